@@ -52,7 +52,6 @@ RUN_BY = {
     "bench/systems/libtorrent.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/libtorrent_tuned.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/shardcast.py": "tests/bench/broadcast/test_broadcast.py",
-    "capacity/model/run_rules.py": "tests/capacity/predict/test_prediction.py",
     "capacity/providers/factory.py": "tests/coordinator/fleet/test_fleet.py",
     "capacity/reports/calibrated_pool.py": "tests/cli/capacity/test_inputs.py",
     "capacity/reports/explanation.py": "tests/cli/capacity/test_plan.py",

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _baselines(wanted: Demand, workers: list[Worker], made: Plan) -> dict[str, BaselineResult]:
-    programme = programme_of(wanted, columns_of(workers), made.split)
+    programme = programme_of(wanted, columns_of(wanted, workers), made.split)
     return {name: judged(name, programme) for name in BASELINES}
 
 

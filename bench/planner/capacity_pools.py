@@ -76,7 +76,8 @@ def demand(rollouts_per_step: int = 8192) -> Demand:
     return Demand(
         rollouts_per_step=rollouts_per_step,
         t_train_s=60.0,
-        staleness_limit=8,
+        staleness_limit=12,
+        publish_every_steps=5,
         update_bytes=VERSION_BYTES_PER_PARAMETER * models()[MODEL].parameters,
         learner_upload_bytes_per_second=1000 * MBIT,
     )

@@ -90,7 +90,7 @@ def small_judgement(rng: random.Random) -> Judgement:
     workers = _workers(rng, rng.randint(5, 12))
     demand = _demand(rng, rollouts_per_step=rng.randint(8, 100))
     made = plan(demand, workers, PlanOptions(time_limit_s=5.0, remedies=False))
-    return Judgement(made, _least(demand, columns_of(workers), _every_set))
+    return Judgement(made, _least(demand, columns_of(demand, workers), _every_set))
 
 
 def large_judgement(rng: random.Random) -> Judgement:
@@ -98,7 +98,7 @@ def large_judgement(rng: random.Random) -> Judgement:
     workers = _workers(rng, rng.randint(150, 400))
     demand = _demand(rng, rollouts_per_step=rng.randint(200, 3000))
     made = plan(demand, workers, PlanOptions(remedies=False))
-    return Judgement(made, _least(demand, columns_of(workers), _searched_set))
+    return Judgement(made, _least(demand, columns_of(demand, workers), _searched_set))
 
 
 def _least(demand: Demand, columns: Columns, cheapest: Callable[[Programme], float]) -> float:

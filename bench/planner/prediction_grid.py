@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import NormalDist
 
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import NOTICE_S, Conduct, Demand, publish_seconds
 from capacity.model.slot_times import mean_of_longest
 from capacity.model.workers import Speed, Worker
-from rollcast.sim.validation import NOTICE_S, publish_s
 
 T_TRAIN_S = 60.0
 GENERATE_S = 70.0  # mean time of a batch at an ordinary worker
@@ -58,7 +56,15 @@ class Setting:
         faster = rollouts * self.phi / (useful * productive_s)  # whole groups only: the speeds make up for it
         workers = [self._worker(number, factor * faster, p90_s) for number, factor in enumerate(factors)]
         demand = replace(demand, rollouts_per_step=rollouts)
-        return demand, workers, replace(self.conduct, t_publish_s=publish_s(demand), t_notice_s=NOTICE_S)
+        return (
+            demand,
+            workers,
+            replace(
+                self.conduct,
+                t_publish_s=publish_seconds(demand.update_bytes, _SOURCE_UP),
+                t_notice_s=NOTICE_S,
+            ),
+        )
 
     def _demand(self, p90_s: float) -> Demand:
         bcast_s = self.bcast_steps * T_TRAIN_S

@@ -142,7 +142,8 @@ def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
         version_bytes=4e7,
         piece_bytes=4e6,
         lines=tuple(one.line for one in machines),
-        server_line=Line(up_bytes_s=2.5e8, down_bytes_s=2.5e8, delay_s=0.005),
+        server_line=(server_line := Line(up_bytes_s=2.5e8, down_bytes_s=2.5e8, delay_s=0.005)),
+        learner_line=server_line,
         scoring_queue_max=8192,
         activation=ActivationSettings(
             mode="act", prices=prices, replan=ReplanSettings(dwell_s=60.0, interval_s=60.0, gather_s=15.0)

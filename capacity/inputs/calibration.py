@@ -18,8 +18,7 @@ import numpy as np
 
 from capacity.inputs.run_records import LearnerStep, MadeRollout, RunRecords
 from capacity.model.broadcast_bound import broadcast_seconds
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import Conduct, Demand
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed, Worker
 from rollcast.wire.rollouts import at_version_swap_from_pb
@@ -114,6 +113,7 @@ class Calibration:
         """Return what this run's learner needs; the origin's uplink is that of ``links``, or unlimited without them."""
         run = self.run
         return Demand(
+            conduct=self.conduct(),
             rollouts_per_step=int(run.get("groups_per_step", 1)) * int(run.get("samples_per_group", 1)),
             t_train_s=self.t_train_s.value,
             staleness_limit=int(run.get("staleness_limit", 1)),

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from capacity.model.roofline import Weights
 from capacity.model.topologies import Shape, Topology
 from rollcast.runtime.config import ConfigModel
+from rollcast.wire.rollouts import AtVersionSwap
 
 Encoding = Literal["keyframe", "delta"]
 
@@ -55,6 +56,23 @@ class DemandSection(ConfigModel):
     """S: hard limit on a rollout's age at batch formation, in learner steps."""
     publish_every_steps: int = Field(1, ge=1)
     """kappa: learner steps between two published versions."""
+    samples_per_group: int = Field(8, ge=1)
+    """G: rollouts of one prompt. A group is trained when its last rollout is scored, and is as late as that one."""
+    at_version_swap: AtVersionSwap = "continue"
+    """What rollouts in flight do at a new version, as the coordinator's lease.at_version_swap."""
+    lead_margin_steps: float = Field(0.5, ge=0)
+    """Prompt groups kept open beyond one batch and the work in flight, in batches: the coordinator's lease setting."""
+    prefetch_batches: float = Field(2.0, ge=1)
+    """Most generation batches whose slots a worker may hold: the coordinator's lease setting."""
+    prefetch_s: float = Field(3.0, gt=0)
+    """Seconds of work that a worker may hold besides the running batch: the coordinator's lease setting."""
+    reconnect_grace_s: float = Field(3.0, ge=0)
+    """Seconds after which the slots of a disconnected worker go to another one: the coordinator's lease setting."""
+    t_publish_s: float | None = Field(None, ge=0)
+    """Seconds from the end of a learner step to the announcement of its version; none: as long as the learner's and the
+    origin's links of learner_upload_mbit_per_second take to move update_bytes one after the other."""
+    t_turn_s: float = Field(0.8, ge=0)
+    """Seconds from a rollout's end until the worker holds another lease: the rest of a slice, and a round trip."""
     encoding: Encoding = "keyframe"
     """Encoding that workers receive: the whole version, or the difference from an earlier one."""
     adapter_rank: int | None = Field(None, ge=1)

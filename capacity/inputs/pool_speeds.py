@@ -138,7 +138,13 @@ def _estimated(row: PoolRow, rollouts: Rollouts) -> Estimate | Skipped:
 
 def _of_copies(speeds: tuple[Speed, ...], copies: int) -> tuple[Speed, ...]:
     return tuple(
-        Speed(one.concurrency * copies, one.rollouts_per_second * copies, one.t_gen_p90_s, one.t_gen_mean_s)
+        Speed(
+            one.concurrency * copies,
+            one.rollouts_per_second * copies,
+            one.t_gen_p90_s,
+            one.t_gen_mean_s,
+            one.t_reread_s,
+        )
         for one in speeds
     )
 

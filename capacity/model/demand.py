@@ -1,10 +1,50 @@
-"""State what a run needs of its workers: sizes, times, limits, prices and the rate of rollouts."""
+"""State what a run needs of its workers: sizes, times, limits, prices, its conduct, and the rate of rollouts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from capacity.model.topologies import Topology
+from rollcast.wire.rollouts import AtVersionSwap
+
+NOTICE_S = 0.07  # seconds of a round trip over two access links of homes, with a sync to disk
+HASH_S = 0.1  # seconds of a learner's work on a version besides the push
+
+
+def publish_seconds(update_bytes: float, upload_bytes_per_second: float) -> float:
+    """Return the seconds that publishing takes: up the learner's own line, then down the origin's, which is as fast."""
+    return HASH_S + 2.0 * update_bytes / upload_bytes_per_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """The rules by which a run is operated; defaults are those of the coordinator's and the peers' settings.
+
+    Args:
+        samples_per_group: rollouts of one prompt: a group enters a batch when its last one is scored.
+        lead_margin_steps: prompt groups kept open beyond a batch and the work in flight, in batches.
+        prefetch_batches, prefetch_s: limits on the slots that a worker may hold: generation batches, and seconds of
+            work besides the running batch.
+        whole_batches: whether rollouts generated together are uploaded together, when the longest has ended.
+            Otherwise each is uploaded when it ends, and another one takes its place.
+        at_version_swap: what rollouts in flight do when a new version is active (rollcast.wire.rollouts). With
+            "finish" nothing takes the places of those that end meanwhile.
+        t_publish_s: from the end of a learner step to its version's announcement: hashing, writing, pushing.
+        t_notice_s: a round trip: the announcement of a version, and the report that it is held.
+        t_turn_s: from a rollout's end to the lease that takes its place: a round trip and a durable write.
+        reconnect_grace_s: seconds after which a disconnected worker's slots are also leased to others.
+    """
+
+    samples_per_group: int = 1
+    lead_margin_steps: float = 0.5
+    prefetch_batches: float = 2.0
+    prefetch_s: float = 3.0
+    whole_batches: bool = False
+    at_version_swap: AtVersionSwap = "continue"
+    t_publish_s: float = 0.0
+    t_notice_s: float = 0.0
+    t_turn_s: float = 0.0
+    reconnect_grace_s: float = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +90,37 @@ class Demand:
     """Price of the learner's machine."""
     storage_usd_per_hour: float = 0.0
     """Price of the origin's and the checkpoints' disks."""
+    conduct: Conduct = field(default_factory=Conduct)
+    """How the run is operated: groups, what happens at a new version, lead, publishing."""
+    length_quantiles: tuple[float, ...] = ()
+    """Lengths of rollouts in tokens: quantiles at the middles of equal shares, ascending (a histogram whose bins hold
+    equal shares). Empty: log-normal, fitted to each worker's mean and p90."""
 
     @property
     def budget_s(self) -> float:
-        """Seconds for generating and broadcasting together: ``(S - kappa) T_train``, less scoring and loading."""
-        return (self.staleness_limit - self.publish_every_steps) * self.t_train_s - self.t_score_s - self.t_load_s
+        """Seconds for generating and broadcasting together: ``(S - kappa) T_train``, less what comes before and after.
+
+        Before come publishing and the announcement; after, loading and scoring.
+        """
+        return (self.staleness_limit - self.publish_every_steps) * self.t_train_s - self.fixed_s
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of a rollout's age that no worker changes: publishing, the announcement, loading and scoring."""
+        return self.conduct.t_publish_s + self.conduct.t_notice_s + self.t_score_s + self.t_load_s
+
+    def broadcast_s(self, t_gen_s: float) -> float:
+        """Return the seconds that are left to broadcast a version beside this time to generate.
+
+        A broadcast that took longer than the time between two versions would share its links with the next one, so the
+        rest of the budget is of no use to it: that keeps the steady state of every link within the broadcast's rows.
+        """
+        return min(self.budget_s - t_gen_s, self.version_period_s)
+
+    @property
+    def version_period_s(self) -> float:
+        """Seconds between two versions while the learner never waits: ``kappa T_train``."""
+        return self.publish_every_steps * self.t_train_s
 
 
 def rollout_rate_needed(

@@ -109,6 +109,10 @@ class LengthDistribution:
         low, high = float(self.lows[bin_index]), float(self.highs[bin_index])
         return low + (high - 1 - low) * min(1.0, inside)
 
+    def quantiles(self, count: int) -> tuple[float, ...]:
+        """Return the lengths in tokens at the middles of so many equal shares, ascending."""
+        return tuple(self.quantile((place + 0.5) / count) for place in range(count))
+
     def expected_longest(self, rollouts: int) -> float:
         """Return the expected length in tokens of the longest of so many independent rollouts.
 

@@ -25,13 +25,13 @@ from capacity.model.pacing_rules import (
 class Pace:
     """Measurements of a modelled fleet, and the work that they allow; times are seconds of the model's clock."""
 
-    def __init__(self, t_score_s: float) -> None:
+    def __init__(self, t_score_s: float, samples_per_group: int = 1) -> None:
         self.caution = Caution()
         self.group_yield = GroupYield()
         self.period_s = self.learner_s = 0.0  # 0: not measured yet
         self.recorded_at = 0.0
         self.asked_at: float | None = 0.0
-        self._t_score_s = t_score_s
+        self._t_score_s, self._in_group = t_score_s, samples_per_group
         self._periods: deque[float] = deque(maxlen=PERIODS)
         self._busy: deque[float] = deque(maxlen=PERIODS)
         self._spread: deque[float] = deque(maxlen=SPREAD_WINDOW)
@@ -84,7 +84,7 @@ class Pace:
         if turnarounds:
             self._usual_s = _quantile(turnarounds, 0.5)
         if len(turnarounds) >= SPREAD_NEEDED and self.learner_s:
-            self._under_way = (_quantile(turnarounds, 0.9) + self._t_score_s) / self.learner_s
+            self._under_way = (_quantile(turnarounds, 0.9 ** (1.0 / self._in_group)) + self._t_score_s) / self.learner_s
 
     # ---------------------------------------------------------------- questions
 

@@ -249,7 +249,8 @@ def speeds_of(
             gpu, model, concurrency, context, efficiency, prompt_per_token=prompt_per_token, gpus=gpus
         )
         times = generation_times(lengths, ms_per_token=pace_ms)
-        speeds.append(Speed(concurrency, concurrency / times.mean_s, times.p90_s, times.mean_s))
+        reread_s = 2.0 * model.computed_parameters * concurrency * context / gpu.flops_per_second / efficiency
+        speeds.append(Speed(concurrency, concurrency / times.mean_s, times.p90_s, times.mean_s, reread_s))
     return tuple(speeds)
 
 

@@ -1,12 +1,14 @@
-"""Fit the distribution of single rollouts' times to a worker's measured speed and p90, and sample from it.
+"""Describe the times of single rollouts as multiples of their mean, and sample from them.
 
-Times of rollouts are log-normal: of the families with two parameters it is closest to real completion lengths. Samples
-come from a hash, so that a prediction is the same each time it is made.
+The shape is that of the run's lengths where they are known. Otherwise it is log-normal, fitted to a worker's measured
+speed and p90: of the families with two parameters it is closest to real completion lengths. Samples come from a hash,
+so that a prediction is the same each time it is made.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -33,9 +35,9 @@ class Draws:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         return ((state ^ (state >> 31)) >> 11) * 2.0**-53 + 2.0**-54
 
-    def normal(self) -> float:
-        """Sample a normal number of mean 0 and variance 1."""
-        return _NORMAL.inv_cdf(self.uniform())
+    def of(self, shape: Sequence[float]) -> float:
+        """Sample one of these values, each equally likely."""
+        return shape[int(self.uniform() * len(shape))]
 
 
 def fit_log_normal(mean_s: float, p90_s: float, longest_of: int = 1) -> tuple[float, float]:
@@ -74,9 +76,44 @@ def mean_of_longest(sigma: float, count: int) -> float:
     return sum(min(LONGEST, math.exp(sigma * z)) for z in _longest_points(count)) / _POINTS
 
 
-def log_normal(sigma: float, draws: Draws) -> float:
-    """Sample one time, in medians."""
-    return min(LONGEST, math.exp(sigma * draws.normal()))
+@lru_cache(maxsize=1024)
+def log_normal_shape(sigma: float) -> tuple[float, ...]:
+    """Return the times of a log-normal distribution in multiples of their mean, at the middles of equal shares."""
+    return shape_of([min(LONGEST, math.exp(sigma * z)) for z in _longest_points(1)])
+
+
+def shape_of(quantiles: Sequence[float]) -> tuple[float, ...]:
+    """Return these quantiles in multiples of their mean."""
+    mean = sum(quantiles) / len(quantiles)
+    return tuple(one / mean for one in quantiles)
+
+
+def longest_quantile(shape: Sequence[float], count: int, share: float) -> float:
+    """Return the time that the longest of so many does not exceed with probability ``share``, in means of one."""
+    return shape[min(len(shape) - 1, int(share ** (1.0 / count) * len(shape)))]
+
+
+def mean_longest(shape: Sequence[float], count: int) -> float:
+    """Return the mean of the longest of so many, in means of one."""
+    size = len(shape)
+    return sum(one * (((at + 1) / size) ** count - (at / size) ** count) for at, one in enumerate(shape))
+
+
+def residual_shape(shape: Sequence[float]) -> tuple[float, ...]:
+    """Return the time that is left of a rollout at a random moment, in means of a whole one; quantiles as ``shape``.
+
+    At a random moment a slot holds a rollout with a probability in proportion to its length, and any point of it is
+    equally likely (the inspection paradox).
+    """
+    size, points = len(shape), 32
+    weighted = sorted((one * (point + 0.5) / points, one) for one in shape for point in range(points))
+    total, reached = sum(weight for _, weight in weighted), 0.0
+    found: list[float] = []
+    for left, weight in weighted:
+        reached += weight
+        while len(found) < size and reached >= (len(found) + 0.5) / size * total:
+            found.append(left)
+    return tuple(found)
 
 
 def mean_rest(sigma: float, count: int) -> float:

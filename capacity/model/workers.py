@@ -67,12 +67,14 @@ class Speed:
         rollouts_per_second: mu, while it generates.
         t_gen_p90_s: seconds of one rollout, 90th percentile.
         t_gen_mean_s: the same, mean; 0: not known.
+        t_reread_s: seconds in which the engine reads the prefixes of all rollouts in flight again; 0: not known.
     """
 
     concurrency: int
     rollouts_per_second: float
     t_gen_p90_s: float
     t_gen_mean_s: float = 0.0
+    t_reread_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

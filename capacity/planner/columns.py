@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from capacity.model.demand import Demand
+from capacity.model.useful_rate import IN_TIME_SHARES, options_of
 from capacity.model.workers import Worker
 
 Floats = NDArray[np.float64]
@@ -28,8 +30,11 @@ class Columns:
         kept: share of its work that preemptions leave, ``1 - q``.
         region: index into ``regions``; -1 where it is not known.
         pin: 1 on, -1 off, 0 neither.
-        kind: row of ``speed_rate`` and ``speed_p90`` that holds its speeds.
-        speed_rate, speed_p90: shape [kinds, most speeds]; padded with 0 rollouts/s and inf seconds.
+        kind: row of ``option_rate`` and ``option_s`` that holds its options.
+        option_rate, option_s: shape [kinds, options]; padded with 0 rollouts/s and inf seconds. An option is a speed
+            and the share of prompt groups that it completes in time: the rollouts/s that are trained, after swaps of
+            versions and groups that come too late, and the seconds within which that share of groups is complete.
+            Option o is of speed ``o // len(IN_TIME_SHARES)``.
         level: index into ``level_usd_per_gb`` of its price for sending.
         level_usd_per_gb: shape [levels], ascending. With too many prices each is rounded down to a level, so that a
             bound stays a bound.
@@ -46,8 +51,8 @@ class Columns:
     active: Mask
     pin: Ints
     kind: Ints
-    speed_rate: Floats
-    speed_p90: Floats
+    option_rate: Floats
+    option_s: Floats
     level: Ints
     level_usd_per_gb: Floats
 
@@ -55,8 +60,8 @@ class Columns:
         return len(self.workers)
 
     def fastest_within(self, t_gen_s: float) -> tuple[Ints, Floats]:
-        """Return each worker's fastest speed whose p90 fits, as index and rollouts/s; -1 and 0.0 where none fits."""
-        rate = np.where(self.speed_p90 <= t_gen_s, self.speed_rate, 0.0)
+        """Return each worker's best option that fits, as index and rollouts/s; -1 and 0.0 where none fits."""
+        rate = np.where(self.option_s <= t_gen_s, self.option_rate, 0.0)
         best = rate.argmax(axis=1)
         best_rate = rate[np.arange(len(rate)), best]
         return np.where(best_rate > 0, best, -1)[self.kind], best_rate[self.kind]
@@ -71,13 +76,13 @@ class Columns:
         return replace(self, workers=(*self.workers, *[self.workers[place]] * number), pin=pin, **changed)
 
     def generation_times_s(self) -> Floats:
-        """Return every p90 that some worker offers, ascending: between two of them a split gains nothing."""
-        finite = self.speed_p90[np.isfinite(self.speed_p90) & (self.speed_rate > 0)]
+        """Return every time that some worker's option takes, ascending: between two of them a split gains nothing."""
+        finite = self.option_s[np.isfinite(self.option_s) & (self.option_rate > 0)]
         return np.unique(finite)
 
 
-def columns_of(workers: Sequence[Worker]) -> Columns:
-    """Convert the pool to arrays.
+def columns_of(demand: Demand, workers: Sequence[Worker]) -> Columns:
+    """Convert the pool to arrays, with the options that each worker has in a run with this demand.
 
     Raises:
         ValueError: two workers have one id.
@@ -88,7 +93,7 @@ def columns_of(workers: Sequence[Worker]) -> Columns:
     level, level_usd_per_gb = _price_levels(egress_usd_per_gb)
     regions = tuple(sorted({worker.region for worker in workers if worker.region}))
     number_of = {region: number for number, region in enumerate(regions)} | {"": -1}
-    kind, speed_rate, speed_p90 = _speeds(workers)
+    kind, option_rate, option_s = _options(demand, workers)
     return Columns(
         workers=tuple(workers),
         price=_floats([worker.usd_per_hour for worker in workers]),
@@ -101,8 +106,8 @@ def columns_of(workers: Sequence[Worker]) -> Columns:
         active=np.array([worker.active for worker in workers], np.bool_),
         pin=np.array([_PINS[worker.pin] for worker in workers], np.int64),
         kind=kind,
-        speed_rate=speed_rate,
-        speed_p90=speed_p90,
+        option_rate=option_rate,
+        option_s=option_s,
         level=level,
         level_usd_per_gb=level_usd_per_gb,
     )
@@ -117,16 +122,18 @@ def _price_levels(usd_per_gb: Floats) -> tuple[Ints, Floats]:
     return level.astype(np.int64).reshape(-1), levels
 
 
-def _speeds(workers: Sequence[Worker]) -> tuple[Ints, Floats, Floats]:
+def _options(demand: Demand, workers: Sequence[Worker]) -> tuple[Ints, Floats, Floats]:
     """Convert each distinct tuple of speeds once, because workers of one hardware mostly share one."""
     kinds = {id(worker.speeds): worker.speeds for worker in workers}
     number_of = {key: number for number, key in enumerate(kinds)}
     most = max((len(speeds) for speeds in kinds.values()), default=0) or 1
-    rate, p90 = np.zeros((len(kinds), most)), np.full((len(kinds), most), np.inf)
+    rate = np.zeros((len(kinds), most * len(IN_TIME_SHARES)))
+    seconds = np.full(rate.shape, np.inf)
     for number, speeds in enumerate(kinds.values()):
-        for place, speed in enumerate(speeds):
-            rate[number, place], p90[number, place] = speed.rollouts_per_second, speed.t_gen_p90_s
-    return np.array([number_of[id(worker.speeds)] for worker in workers], np.int64), rate, p90
+        options = [option for speed in speeds for option in options_of(demand, speed)]
+        for place, (rollouts_per_second, group_s) in enumerate(options):
+            rate[number, place], seconds[number, place] = rollouts_per_second, group_s
+    return np.array([number_of[id(worker.speeds)] for worker in workers], np.int64), rate, seconds
 
 
 def _floats(values: list[float]) -> Floats:

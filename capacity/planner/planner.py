@@ -112,7 +112,7 @@ def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAU
         ValueError: two workers have one id.
     """
     started_s = options.clock()
-    columns = columns_of(workers)
+    columns = columns_of(demand, workers)
     search = searched(demand, columns, options)
     if search.best is not None and over_budget(demand, search.best):
         search = _cheapest(demand, columns, options, search)

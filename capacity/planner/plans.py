@@ -71,21 +71,41 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What the run of a plan is expected to do, by a model of the fleet with groups, waits and pacing.
+
+    Args:
+        utilisation: share of the time in which the learner trains.
+        dropped_share: share of the ended rollouts that come too late for any batch; they are paid for.
+        t_bcast_p95_s: seconds from announcement to the last worker's copy, 95th percentile.
+        mean_age: of trained rollouts, in learner steps.
+        headroom_asked: phi of the demand; the plan's own is higher where rates alone would have been too few workers.
+    """
+
+    utilisation: float
+    dropped_share: float
+    t_bcast_p95_s: float
+    mean_age: float
+    headroom_asked: float
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A feasible set, or the reason why there is none (``infeasible`` is not None and no worker is chosen).
 
     Args:
         t_bcast_s: by the fluid bound of the chosen set, at most ``split.t_bcast_s``.
-        t_gen_p90_s: of the slowest chosen worker.
+        t_gen_p90_s: seconds within which the slowest chosen worker completes its share of groups in time; without
+            groups the p90 of one rollout.
         staleness_needed: of the chosen set; at most S.
         workers_usd_per_hour, egress_usd_per_hour: of the chosen set; the origin's egress is in the latter.
         lp_bound_usd_per_hour: no set costs less at any split: the certificate. Incumbents at their discount.
         gap: (cost - bound) / bound, incumbents at their discount; 0 where the bound is 0.
-        utilisation: share of the time in which the learner trains, by rates alone; capacity.predict.prediction
-            includes waits.
+        utilisation: share of the time in which the learner trains: that of ``expected``, else by rates alone.
         solve_s: wall time.
         integer_bound_usd_per_hour: no set of whole workers costs less at any split, incumbents at their discount; 0
             where it is not known. Few workers are far above the LP bound, which takes parts of workers.
+        expected: what the run is expected to do; None where nothing was predicted.
     """
 
     demand: Demand
@@ -105,6 +125,7 @@ class Plan:
     solve_s: float
     infeasible: Infeasible | None = None
     integer_bound_usd_per_hour: float = 0.0
+    expected: Expected | None = None
 
     @property
     def feasible(self) -> bool:

@@ -36,8 +36,8 @@ class Programme:
     """One split's programme. Arrays of shape [n] unless said otherwise.
 
     Args:
-        speed: index of the speed that each worker takes; -1 where none is young enough.
-        useful: rollouts/s after preemption and swaps; 0 where no speed fits.
+        option: index of the option that each worker takes (see Columns); -1 where none is young enough.
+        useful: rollouts/s that are trained, after preemption, swaps and late groups; 0 where no option fits.
         cost: USD/h without egress, incumbents discounted.
         eligible: whether it may be chosen at this split.
         lower, upper: bounds of x, from pins and eligibility.
@@ -55,7 +55,7 @@ class Programme:
     columns: Columns
     split: Split
     copy_bytes_per_second: float
-    speed: Ints
+    option: Ints
     useful: Floats
     cost: Floats
     eligible: Mask
@@ -77,10 +77,9 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
     Args:
         incumbent_discount: share of an active worker's price that is not counted.
     """
-    speed, rate = columns.fastest_within(split.t_gen_s)
+    option, rate = columns.fastest_within(split.t_gen_s)
     copy_rate = copy_bytes_per_second(demand, split.t_bcast_s)
-    swapping = max(0.0, 1.0 - demand.t_swap_s / (demand.publish_every_steps * demand.t_train_s))
-    useful = rate * columns.kept * swapping
+    useful = rate * columns.kept
     eligible = (useful > 0) & (columns.download >= copy_rate * (1 - TOLERANCE_S))
     feeds = np.minimum(copies_within(demand, columns.upload, split.t_bcast_s), float(len(columns)))
     needed = _rate_needed(demand, split.t_bcast_s)
@@ -90,7 +89,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
         columns=columns,
         split=split,
         copy_bytes_per_second=copy_rate,
-        speed=speed,
+        option=option,
         useful=useful,
         cost=columns.price * np.where(columns.active, 1.0 - incumbent_discount, 1.0),
         eligible=eligible,
@@ -102,7 +101,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
         origin_copy_usd=demand.learner_egress_usd_per_gb * per_copy,
         rate_needed=needed,
         rate_bought=demand.headroom * needed if needed is not None else np.inf,
-        variance=(rate * swapping) ** 2 * columns.kept * (1.0 - columns.kept),
+        variance=rate**2 * columns.kept * (1.0 - columns.kept),
     )
 
 
@@ -118,12 +117,12 @@ def programme_over(
     Args:
         times_s: the times to generate, ascending, seconds.
     """
-    split = Split(float(times_s[last]), demand.budget_s - float(times_s[first]))
+    split = Split(float(times_s[last]), demand.broadcast_s(float(times_s[first])))
     programme = programme_of(demand, columns, split, incumbent_discount)
     if not demand.pauses_while_receiving:
         return programme
     next_s = float(times_s[last + 1]) if last + 1 < len(times_s) else demand.budget_s
-    needed = _rate_needed(demand, demand.budget_s - next_s)
+    needed = _rate_needed(demand, demand.broadcast_s(next_s))
     return replace(programme, rate_needed=needed, rate_bought=demand.headroom * needed if needed else np.inf)
 
 

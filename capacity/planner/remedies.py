@@ -118,7 +118,7 @@ def _deltas(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
 
 def _workers(demand: Demand, columns: Columns, possible: Possible) -> Remedy | None:
     """Add workers of one kind: the fastest, or the fast one with the best uplink, whichever needs fewer."""
-    fastest = columns.speed_rate.max(axis=1)[columns.kind] * columns.kept
+    fastest = columns.option_rate.max(axis=1)[columns.kind] * columns.kept
     found: list[tuple[int, int]] = []
     for place in {int(fastest.argmax()), int((columns.upload * fastest).argmax())} if len(columns) else ():
 

@@ -44,7 +44,8 @@ def times_of(demand: Demand, columns: Columns) -> Floats:
 
 
 def split_at(demand: Demand, t_gen_s: float) -> Split:
-    return Split(t_gen_s, demand.budget_s - t_gen_s)
+    """Return the split with this time to generate."""
+    return Split(t_gen_s, demand.broadcast_s(t_gen_s))
 
 
 def splits_of(demand: Demand, columns: Columns, most: int) -> tuple[Split, ...]:

@@ -11,7 +11,8 @@ from capacity.model.demand import Demand
 from capacity.model.egress import Copies
 from capacity.model.staleness import staleness_needed
 from capacity.model.units import bandwidth
-from capacity.model.workers import Worker
+from capacity.model.useful_rate import IN_TIME_SHARES
+from capacity.model.workers import Speed, Worker
 from capacity.planner.columns import Columns, Floats, Mask
 from capacity.planner.linear import Relaxation
 from capacity.planner.max_rate import Reach
@@ -70,7 +71,7 @@ def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
     """Return why a worker cannot be chosen at this split at all; empty if it can."""
     columns, split, demand = programme.columns, programme.split, programme.demand
     with np.errstate(invalid="ignore"):
-        soonest = np.where(columns.speed_rate > 0, columns.speed_p90, np.inf).min(axis=1)[columns.kind]
+        soonest = np.where(columns.option_rate > 0, columns.option_s, np.inf).min(axis=1)[columns.kind]
     rho = programme.copy_bytes_per_second
 
     def why_not(place: int, worker: Worker) -> str:
@@ -81,7 +82,8 @@ def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
             return f"off: its speed is not known, {price}"
         if soonest[place] > split.t_gen_s:
             steps = (soonest[place] - split.t_gen_s) / demand.t_train_s
-            times = f"a rollout takes {soonest[place]:.0f} s; {split.t_gen_s:.0f} s fit"
+            unit = "group" if demand.conduct.samples_per_group > 1 else "rollout"
+            times = f"a {unit} takes {soonest[place]:.0f} s; {split.t_gen_s:.0f} s fit"
             return f"off: {steps:.1f} learner steps too slow, {price} ({times})"
         if programme.useful[place] <= 0:
             return f"off: preemptions leave none of its work, {price}"
@@ -123,7 +125,7 @@ def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float, lp_b
         t_gen_p90_s=t_gen_s,
         staleness_needed=staleness_needed(
             t_bcast_s=t_bcast_s * (1 - ROUNDING),
-            t_gen_p90_s=(t_gen_s + demand.t_score_s + demand.t_load_s) * (1 - ROUNDING),
+            t_gen_p90_s=(t_gen_s + demand.fixed_s) * (1 - ROUNDING),
             t_train_s=demand.t_train_s,
             publish_every_steps=demand.publish_every_steps,
         ),
@@ -145,7 +147,7 @@ def _t_bcast_s(programme: Programme, chosen: Mask, sent: Floats) -> float:
 
 def _t_gen_p90_s(programme: Programme, chosen: Mask) -> float:
     columns = programme.columns
-    return float(columns.speed_p90[columns.kind, programme.speed][chosen].max(initial=0.0))
+    return float(columns.option_s[columns.kind, programme.option][chosen].max(initial=0.0))
 
 
 def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Floats) -> tuple[Candidate, ...]:
@@ -157,7 +159,7 @@ def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Fl
     fields = zip(
         columns.workers,
         chosen.tolist(),
-        programme.speed.tolist(),
+        programme.option.tolist(),
         usd.tolist(),
         programme.useful.tolist(),
         relaxation.reduced.tolist(),
@@ -168,10 +170,22 @@ def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Fl
     )
     return tuple(
         Candidate(
-            worker, on, worker.speeds[speed] if speed >= 0 else None, price, useful, reduced, reason, copies, barred
+            worker,
+            on,
+            _speed(worker, option),
+            price,
+            useful,
+            reduced,
+            reason,
+            copies,
+            barred,
         )
-        for worker, on, speed, price, useful, reduced, reason, copies, barred in fields
+        for worker, on, option, price, useful, reduced, reason, copies, barred in fields
     )
+
+
+def _speed(worker: Worker, option: int) -> Speed | None:
+    return worker.speeds[option // len(IN_TIME_SHARES)] if option >= 0 else None
 
 
 def rows_of(relaxation: Relaxation, chosen: Mask, copies: Copies, usd_per_hour: float) -> tuple[Row, ...]:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from capacity.model.demand import Demand
+from capacity.model.demand import Conduct, Demand
 from capacity.model.pacing import Pace
-from capacity.model.run_rules import Conduct
 from capacity.model.slot_times import Draws
 from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot
 
@@ -35,7 +34,7 @@ class FleetModel:
         self._demand, self._conduct, self._workers = demand, conduct, workers
         self._per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
         self._groups_per_step = max(1, round(demand.rollouts_per_step / self._per_group))
-        self._pace = Pace(demand.t_score_s)
+        self._pace = Pace(demand.t_score_s, self._per_group)
         self._draws = Draws(seed)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -199,7 +198,8 @@ class FleetModel:
             return
         swap_s = 0.0
         if worker.loaded > worker.active and (self._conduct.at_version_swap != "finish" or not worker.running):
-            worker.active, swap_s = worker.loaded, self._demand.t_swap_s
+            worker.active, swap_s = worker.loaded, worker.swap_s if worker.running else self._demand.t_swap_s
+            worker.swapped_s += swap_s * bool(worker.running)
         if worker.running and (self._conduct.whole_batches or worker.loaded > worker.active):
             return
         self._start(worker, worker.take(worker.concurrency - len(worker.running)), swap_s)
@@ -208,22 +208,20 @@ class FleetModel:
         if not slots:
             return
         worker.running += slots
-        received_s = worker.received_s(self._now)
+        stopped_s = self._stopped_s(worker)
         times = [delay_s + worker.slot_s(self._draws) for _ in slots]
         if self._conduct.whole_batches:
-            self._after(max(times), self._finished, worker, worker.life, slots, received_s)
+            self._after(max(times), self._finished, worker, worker.life, slots, stopped_s)
             return
         for slot, seconds in zip(slots, times, strict=True):
-            self._after(seconds, self._finished, worker, worker.life, [slot], received_s)
+            self._after(seconds, self._finished, worker, worker.life, [slot], stopped_s)
 
-    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot], received_before_s: float) -> None:
+    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot], stopped_before_s: float) -> None:
         if life != worker.life:
             return
-        received_s = worker.received_s(self._now)
-        if (
-            self._demand.pauses_while_receiving and received_s - received_before_s > _MOMENT_S
-        ):  # generation was paused that long
-            self._after(received_s - received_before_s, self._finished, worker, life, slots, received_s)
+        stopped_s = self._stopped_s(worker)
+        if stopped_s - stopped_before_s > _MOMENT_S:  # generation was stopped that long
+            self._after(stopped_s - stopped_before_s, self._finished, worker, life, slots, stopped_s)
             return
         for slot in slots:
             worker.running.remove(slot)
@@ -233,6 +231,11 @@ class FleetModel:
         elif worker.waiting:
             self._after(self._conduct.t_turn_s + _BURST_S, self._begin, worker)
         self._after(self._conduct.t_turn_s, self._asks, worker)
+
+    def _stopped_s(self, worker: ModelWorker) -> float:
+        """Return the total seconds for which what the worker runs made no progress: swaps, and pauses to receive."""
+        received_s = worker.received_s(self._now) if self._demand.pauses_while_receiving else 0.0
+        return worker.swapped_s + received_s
 
     def _asks(self, worker: ModelWorker) -> None:
         self._queue(worker)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from capacity.model.demand import Conduct
 from capacity.model.pacing import median
 from capacity.model.pacing_rules import SPEED_WINDOW
-from capacity.model.run_rules import Conduct
-from capacity.model.slot_times import Draws, log_normal
+from capacity.model.slot_times import Draws
 
 
 @dataclass(slots=True)
@@ -61,7 +62,9 @@ class ModelWorker:
     """One worker. Times are seconds of the model's clock; versions are learner steps, -1 before the first.
 
     Args:
-        median_s, sigma: parameters of the log-normal time of one slot.
+        mean_s: mean time of one slot.
+        shape: times of slots in multiples of the mean, at the middles of equal shares.
+        swap_s: time for which its rollouts make no progress at a swap of versions.
         copy_s: time from the announcement of a version to the worker's verified copy.
         lives_s: mean time between two preemptions; None: none.
         away_s: time from a preemption until the worker, or its replacement, works again.
@@ -69,9 +72,10 @@ class ModelWorker:
 
     number: int
     concurrency: int
-    median_s: float
-    sigma: float
+    mean_s: float
+    shape: tuple[float, ...]
     copy_s: float
+    swap_s: float = 0.0
     lives_s: float | None = None
     away_s: float = 0.0
     held: int = -1  # newest verified copy
@@ -83,6 +87,7 @@ class ModelWorker:
     receive_until: float = 0.0
     receive_from: float = 0.0
     received_before_s: float = 0.0
+    swapped_s: float = 0.0  # total time of swaps while rollouts were running
     waiting: list[Slot] = field(default_factory=list)
     running: list[Slot] = field(default_factory=list)
     life: int = 0
@@ -103,7 +108,7 @@ class ModelWorker:
             return 0
         most = int(conduct.prefetch_batches * self.concurrency)
         if self.speeds:
-            most = min(most, max(self.concurrency, int(self.per_s * conduct.prefetch_s)))
+            most = min(most, self.concurrency + math.ceil(self.per_s * conduct.prefetch_s))
         return most - self.holds
 
     def answered(self, load: int, turnaround_s: float) -> None:
@@ -113,7 +118,7 @@ class ModelWorker:
 
     def served(self, slots: int) -> None:
         """Count so many slots as its share of the work."""
-        self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
+        self.virtual_s += slots / (self.per_s or self.concurrency / self.mean_s)
 
     def announced(self, version: int, now: float) -> bool:
         """Begin to receive this version, if at all, and return whether; a copy more than half complete is finished."""
@@ -147,10 +152,10 @@ class ModelWorker:
 
     def slot_s(self, draws: Draws) -> float:
         """Return the seconds that the next slot takes."""
-        return self.median_s * log_normal(self.sigma, draws)
+        return self.mean_s * draws.of(self.shape)
 
 
-def t_bcast_of(measured: Measured) -> float | None:
-    """Return the median T_bcast, the lower of two; None without a version that reached every worker."""
+def t_bcast_of(measured: Measured, share: float = 0.5) -> float | None:
+    """Return a quantile of T_bcast, the lower of two; None without a version that reached every worker."""
     ordered = sorted(measured.t_bcast_s)
-    return ordered[(len(ordered) - 1) // 2] if ordered else None
+    return ordered[int((len(ordered) - 1) * share)] if ordered else None

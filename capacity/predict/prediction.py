@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capacity.model.broadcast_bound import broadcast_seconds, stripe_factor
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
-from capacity.model.slot_times import fit_log_normal, mean_rest
+from capacity.model.demand import Conduct, Demand
+from capacity.model.slot_times import fit_log_normal, log_normal_shape, mean_longest, mean_of_longest, mean_rest
+from capacity.model.useful_rate import shape_for, swap_s
 from capacity.model.workers import Speed, Worker
 from capacity.predict.fleet_model import FleetModel
 from capacity.predict.fleet_parts import Measured, ModelWorker, t_bcast_of
@@ -30,12 +30,14 @@ class Prediction:
         t_bcast_s: median time from announcement to the last worker's verified copy.
         mean_staleness: mean age of trained rollouts, in learner steps; 0 where nothing is trained.
         dropped_share: share of all ended rollouts that were too old for a batch.
+        t_bcast_p95_s: T_bcast that 95 % of versions do not exceed.
     """
 
     utilisation: float
     t_bcast_s: float
     mean_staleness: float
     dropped_share: float
+    t_bcast_p95_s: float = 0.0
 
 
 def predict(
@@ -65,11 +67,12 @@ def predict(
     demand, fleet = _sample(demand, fleet, conduct, workers_max)
     found = []
     for seed in range(draws):
-        workers = [_model_worker(number, *one, conduct) for number, one in enumerate(fleet)]
+        workers = [_model_worker(number, *one, demand, conduct) for number, one in enumerate(fleet)]
         found.append(_figures(FleetModel(demand, conduct, workers, seed).measure(warm_up_steps, steps)))
     columns = [float(np.median(column)) for column in np.array(found).T]
     t_bcast_s = columns[1] if np.isfinite(columns[1]) else float(copies_s.max())
-    return Prediction(columns[0], t_bcast_s, columns[2], columns[3])
+    t_bcast_p95_s = columns[4] if np.isfinite(columns[4]) else t_bcast_s
+    return Prediction(columns[0], t_bcast_s, columns[2], columns[3], t_bcast_p95_s)
 
 
 def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:
@@ -81,7 +84,7 @@ def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDA
     return np.maximum(together_s, stripe_factor(topology) * size / downloads)
 
 
-def _figures(measured: Measured) -> tuple[float, float, float, float]:
+def _figures(measured: Measured) -> tuple[float, float, float, float, float]:
     """Return the figures in the order of a Prediction; T_bcast is NaN where no version reached every worker."""
     ended = measured.trained + measured.dropped
     return (
@@ -89,6 +92,7 @@ def _figures(measured: Measured) -> tuple[float, float, float, float]:
         t_bcast_of(measured) or float("nan"),
         measured.age_steps / measured.trained if measured.trained else 0.0,
         measured.dropped / ended if ended else 0.0,
+        t_bcast_of(measured, 0.95) or float("nan"),
     )
 
 
@@ -121,10 +125,18 @@ def _faster(speed: Speed, factor: float) -> Speed:
     )
 
 
-def _model_worker(number: int, worker: Worker, speed: Speed, copy_s: float, conduct: Conduct) -> ModelWorker:
+def _model_worker(
+    number: int, worker: Worker, speed: Speed, copy_s: float, demand: Demand, conduct: Conduct
+) -> ModelWorker:
     longest_of = speed.concurrency if conduct.whole_batches else 1
     mean_s = speed.concurrency / speed.rollouts_per_second
     median_s, sigma = fit_log_normal(mean_s, speed.t_gen_p90_s, longest_of)
+    shape, slot_s = log_normal_shape(sigma), median_s * mean_of_longest(sigma, 1)
+    if demand.length_quantiles:
+        shape = shape_for(demand, speed)
+        slot_s = mean_s / (mean_longest(shape, longest_of) if longest_of > 1 else 1.0)
     lives_s = 3600.0 / worker.preemptions_per_hour if worker.preemptions_per_hour > 0 else None
     away_s = max(0.0, worker.lost_per_preemption_s - median_s * mean_rest(sigma, longest_of))
-    return ModelWorker(number, speed.concurrency, median_s, sigma, copy_s, lives_s=lives_s, away_s=away_s)
+    return ModelWorker(
+        number, speed.concurrency, slot_s, shape, copy_s, swap_s(demand, speed), lives_s=lives_s, away_s=away_s
+    )

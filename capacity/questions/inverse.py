@@ -55,7 +55,7 @@ def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanO
 
     More S only ever adds sets, so the search is a bisection; each S is proven by its plan.
     """
-    columns = columns_of(workers)
+    columns = columns_of(demand, workers)
     quick = replace(options, remedies=False)
     kappa = demand.publish_every_steps
 
@@ -97,7 +97,7 @@ def one_more_dollar(made: Plan, more_usd_per_hour: float = 1.0) -> Bought | None
     """
     if not made.feasible:
         return None
-    columns = columns_of([one.worker for one in made.candidates])
+    columns = columns_of(made.demand, [one.worker for one in made.candidates])
 
     def bound(factor: float) -> float | None:
         demand = replace(made.demand, headroom=made.demand.headroom * factor, usd_per_hour_max=None)
@@ -121,7 +121,7 @@ def best_knob(demand: Demand, workers: Sequence[Worker], options: PlanOptions = 
 
     None where nothing helps. What a change saves is inf where there was no set before.
     """
-    columns = columns_of(workers)
+    columns = columns_of(demand, workers)
     if plan(demand, workers, replace(options, remedies=False)).feasible:
         best = next(iter(single_changes(demand, workers, options=options)), None)
         return best if best is not None and best.saves_usd_per_hour > 0 else None

@@ -32,6 +32,7 @@ class Inputs:
         model: the model that generates.
         rows: number of rows in the pool; those in ``skipped`` were not used.
         filled: values that rows lacked, and the values taken instead.
+        defaults: settings of the demand that were not given, and the values taken instead.
     """
 
     pool: str
@@ -40,6 +41,7 @@ class Inputs:
     rows: int
     skipped: tuple[Skipped, ...] = ()
     filled: tuple[Filled, ...] = ()
+    defaults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, LengthsSecti
 from capacity.inputs.pool_checks import CheckedPool, skipped_lines
 from capacity.inputs.pool_speeds import Rollouts, workers_of
 from capacity.model.assumptions import Assumption
-from capacity.model.demand import Demand
+from capacity.model.demand import NOTICE_S, Conduct, Demand, publish_seconds
 from capacity.model.lengths import LengthDistribution
 from capacity.model.roofline import ModelShape
 from capacity.model.units import BYTES_PER_MBIT
@@ -21,6 +21,9 @@ from capacity.model.workers import Worker
 from capacity.questions.plan_json import Inputs
 from capacity.questions.scenario_assumptions import assumptions_of
 from rollcast.runtime.errors import ConfigError, PoolError
+
+LENGTH_QUANTILES = 400
+"""Quantiles that stand for the lengths of rollouts in predictions and simulations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
             cause=" ".join(skipped_lines(skipped)),
             fix="correct them, or set a value for all of them with --assume column=value",
         )
-    demand = demand_of(file, rollouts.model)
+    demand = demand_of(file, rollouts.model, rollouts.lengths if rollouts.model is not None else None)
     return Scenario(
         demand=demand,
         workers=made.workers,
@@ -66,15 +69,35 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
             rows=pool.rows,
             skipped=skipped,
             filled=pool.filled,
+            defaults=defaults_of(file, demand),
         ),
         rollouts=rollouts,
     )
 
 
-def demand_of(file: DemandFile, model: ModelShape | None) -> Demand:
-    """Return the demand of a file; the bytes of a version come from the model where they are not given."""
+def defaults_of(file: DemandFile, demand: Demand) -> tuple[str, ...]:
+    """Return the settings that a demand file leaves out, each as ``key value``; None is what another key decides."""
+    given = file.demand.model_fields_set
+    found = [
+        f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in file.demand
+        if key not in given and value is not None
+    ]
+    if file.demand.t_publish_s is None:
+        found.append(f"t_publish_s {demand.conduct.t_publish_s:.3g} (from update_bytes and the uplink)")
+    return tuple(found)
+
+
+def demand_of(file: DemandFile, model: ModelShape | None, lengths: LengthDistribution | None = None) -> Demand:
+    """Return the demand of a file; the bytes of a version come from the model where they are not given.
+
+    Args:
+        lengths: of the rollouts; None where only measured times of workers count.
+    """
     values = file.demand
     return Demand(
+        conduct=conduct_of(file, model),
+        length_quantiles=lengths.quantiles(LENGTH_QUANTILES) if lengths is not None else (),
         rollouts_per_step=values.rollouts_per_step,
         t_train_s=values.t_train_s,
         staleness_limit=values.staleness_limit,
@@ -93,6 +116,24 @@ def demand_of(file: DemandFile, model: ModelShape | None) -> Demand:
         usd_per_hour_max=values.usd_per_hour_max,
         learner_usd_per_hour=values.learner_usd_per_hour,
         storage_usd_per_hour=values.storage_usd_per_hour,
+    )
+
+
+def conduct_of(file: DemandFile, model: ModelShape | None) -> Conduct:
+    """Return how the run of a file is operated."""
+    values = file.demand
+    uplink = values.learner_upload_mbit_per_second * BYTES_PER_MBIT
+    publish_s = values.t_publish_s
+    return Conduct(
+        samples_per_group=values.samples_per_group,
+        lead_margin_steps=values.lead_margin_steps,
+        prefetch_batches=values.prefetch_batches,
+        prefetch_s=values.prefetch_s,
+        at_version_swap=values.at_version_swap,
+        t_publish_s=publish_seconds(update_bytes(file, model), uplink) if publish_s is None else publish_s,
+        t_notice_s=NOTICE_S,
+        t_turn_s=values.t_turn_s,
+        reconnect_grace_s=values.reconnect_grace_s,
     )
 
 

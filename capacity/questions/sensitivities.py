@@ -35,7 +35,7 @@ def single_changes(
     options: PlanOptions = DEFAULTS,
 ) -> tuple[KnobEffect, ...]:
     """Return each knob's change, the most helpful first; changes without a feasible set come last."""
-    columns = columns_of(workers)
+    columns = columns_of(demand, workers)
     now = lowest_bound(demand, columns, options)
     effects = [
         KnobEffect(knob, change, after, now - after)
@@ -69,5 +69,5 @@ def _turned(demand: Demand, columns: Columns) -> Iterator[tuple[Knob, str, Deman
 
 
 def _cheapest_by_rate(columns: Columns) -> int:
-    rate = columns.speed_rate.max(axis=1)[columns.kind] * columns.kept
+    rate = columns.option_rate.max(axis=1)[columns.kind] * columns.kept
     return int((rate / (columns.price + 1e-9)).argmax())

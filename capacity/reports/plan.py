@@ -67,6 +67,8 @@ def input_lines(inputs: Inputs) -> list[str]:
     lines = [f"pool {inputs.pool}: {inputs.rows - len(inputs.skipped)} of {inputs.rows} rows used"]
     lines += skipped_lines(inputs.skipped)
     lines += [f"taken {filled_line(one)}" for one in inputs.filled]
+    if inputs.defaults:
+        lines += [f"by default (docs/capacity.md): {', '.join(inputs.defaults)}"]
     return lines
 
 
@@ -125,9 +127,26 @@ def totals_lines(plan: Plan) -> tuple[str, ...]:
         f"(workers {plan.workers_usd_per_hour:,.2f} + traffic {plan.egress_usd_per_hour:,.2f}) · "
         f"{totals.usd_per_step:,.4f} $/step",
         f"T_bcast {plan.t_bcast_s:,.1f} s · T_gen p90 {plan.t_gen_p90_s:,.1f} s · "
-        f"S needed {plan.staleness_needed} of {plan.demand.staleness_limit} · utilisation {plan.utilisation:.1%} · "
+        f"S needed {plan.staleness_needed} of {plan.demand.staleness_limit} · "
         f"no set costs less than {plan.lp_bound_usd_per_hour:,.2f} $/h (LP bound), gap {plan.gap:.2%}{_of_whole(plan)}",
+        _expected_line(plan),
     )
+
+
+def _expected_line(plan: Plan) -> str:
+    """Return what is expected of the run; by rates alone where nothing was predicted."""
+    expected = plan.expected
+    if expected is None:
+        return f"utilisation {plan.utilisation:.1%} by rates alone"
+    wasted_usd = plan.usd_per_hour * expected.dropped_share
+    line = (
+        f"expected of the run: utilisation {expected.utilisation:.1%} · dropped {expected.dropped_share:.1%} "
+        f"({wasted_usd:,.2f} $/h) · T_bcast p95 {expected.t_bcast_p95_s:,.1f} s · "
+        f"mean age {expected.mean_age:.1f} steps"
+    )
+    if plan.demand.headroom > expected.headroom_asked:
+        line += f" · headroom {expected.headroom_asked:.2f} raised to {plan.demand.headroom:.2f} for waits"
+    return line
 
 
 def _of_whole(plan: Plan) -> str:

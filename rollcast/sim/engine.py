@@ -42,6 +42,11 @@ class Engine:
         self._rows: list[_Row] = []
         self._weights: VersionKey | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Return whether rollouts are in flight."""
+        return bool(self._rows)
+
     def begin(self, work: Sequence[SlotWork]) -> None:
         """Discard the previous batch and begin a batch of these slots with the active version."""
         self._weights = self.active

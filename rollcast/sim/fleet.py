@@ -48,8 +48,9 @@ class Fleet:
         oracle, signer = Oracle(settings, trace), Signer(seed, chunks=settings.chunks)
         self.settings = settings
         self.ground = ground = Ground(settings, agenda, chance, network, trace, oracle, signer)
-        for name in (coordinator_node.NAME, origin_node.NAME, learner.NAME):
+        for name in (coordinator_node.NAME, origin_node.NAME):
             network.add(name, settings.server_line)
+        network.add(learner.NAME, settings.learner_line)
         self.coordinator = coordinator(ground)
         self.origin = OriginNode(ground, self.coordinator)
         self.learner = LearnerNode(ground, self.coordinator, self.origin)

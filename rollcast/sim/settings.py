@@ -26,24 +26,35 @@ _random = Random()  # seeded anew for each sample, which is cheaper than a new R
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The distribution of completion lengths in tokens: log-normal, cut off at the sampling limit."""
+    """The distribution of completion lengths in tokens: log-normal, cut off at the sampling limit.
+
+    Args:
+        quantiles: lengths that are equally likely, in place of the log-normal distribution.
+    """
 
     median: float = 6.0
     sigma: float = 0.4  # standard deviation of the logarithm
     most: int = 32
+    quantiles: tuple[int, ...] = ()
 
     def of(self, seed: int) -> int:
         """Return the length of a seed's completion in tokens, the same for every attempt at a slot."""
         _random.seed(seed)
+        if self.quantiles:
+            return self.quantiles[int(_random.random() * len(self.quantiles))]
         return max(1, min(self.most, round(self.median * _random.lognormvariate(0.0, self.sigma))))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """One peer's engine: its speed relative to an ordinary one, and how many rollouts it generates at once."""
+    """One peer's engine: its speed relative to an ordinary one, and how many rollouts it generates at once.
+
+    ``reread_s``: seconds in which it reads the prefixes of rollouts in flight again after a swap of versions.
+    """
 
     speed: float
     concurrent_rollouts: int
+    reread_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +88,7 @@ class FleetSettings:
     samples_per_group: int = 2
     lease_deadline_s: float = 10.0
     prefetch_batches: float = 2.0
-    prefetch_s: float = 10.0
+    prefetch_s: float = 3.0
     reconnect_grace_s: float = 3.0
     demotion_s: float = 20.0
     quarantine_chunks: int = 3
@@ -125,6 +136,7 @@ class FleetSettings:
     # machines
     lines: tuple[Line, ...] = (HOME,)  # assigned to peers in turn
     server_line: Line = SERVER
+    learner_line: Line = SERVER
     weather: Weather = field(default_factory=lambda: Weather(jitter_s=0.01))
     sync_s: float = 0.004
     piece_bytes: float = 65536.0  # bytes that a flow sends before the next flow has its turn

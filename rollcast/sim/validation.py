@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
-from capacity.model.slot_times import LONGEST, fit_log_normal, mean_of_longest, mean_rest
+from capacity.model.demand import HASH_S, Conduct, Demand
+from capacity.model.slot_times import LONGEST, fit_log_normal, mean_longest, mean_of_longest, mean_rest, shape_of
+from capacity.model.useful_rate import swap_s
 from capacity.model.workers import Speed, Worker
-from capacity.planner.plans import Plan
+from capacity.planner.plans import Expected, Plan
 from capacity.predict.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.kernel.network import Line
@@ -19,11 +19,10 @@ from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
 _MEDIAN_TOKENS = 64.0  # tokens of a simulated completion; one of them stands for some dozens
-_SLICES = 32  # slices of a rollout of median length, if rollouts are uploaded one by one
+_MEAN_TOKENS = 128.0  # the same where the lengths are known, whose short ones must not be rounded away
+_SLICE_TOKENS = 2  # of one slice, if rollouts are uploaded one by one
 _VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of a simulated verifier's log-normal time (sigma 0.5)
-NOTICE_S = 0.07  # seconds of a round trip over two simulated access links, with the jitter and a sync to disk
-_HASH_S = 0.1  # seconds of a simulated learner's work on a version besides the push
-_LOST = ("stale", "group_stale", "late_duplicate", "returned", "lease_expired")
+_TOO_OLD = ("stale", "group_stale")
 
 WorkersOn = Sequence[tuple[Worker, Speed]]
 
@@ -45,33 +44,90 @@ class Validation:
     violations: int
 
     def errors(self) -> dict[str, float]:
-        """Return |predicted - simulated| / simulated by figure; a figure that is 0 in the simulation is left out."""
+        """Return |predicted - simulated| / simulated by figure; 1 for one that is 0 in the simulation alone."""
         pairs = (
             ("utilisation", self.predicted.utilisation, self.simulated.utilisation),
             ("t_bcast_s", self.predicted.t_bcast_s, self.simulated.t_bcast_s),
             ("mean_staleness", self.predicted.mean_staleness, self.simulated.mean_staleness),
         )
-        return {name: abs(predicted - found) / found for name, predicted, found in pairs if found > 0}
+        return {
+            name: abs(predicted - found) / found if found > 0 else float(predicted > 0)
+            for name, predicted, found in pairs
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return the validation as ``--json`` prints it."""
         return asdict(self) | {"errors": self.errors()}
 
 
-def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, conduct: Conduct | None = None) -> Validation:
-    """Simulate the workers that a plan chose, for ``steps`` learner steps after a warm-up, and predict the same.
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Whether a simulated run keeps what its plan printed.
 
     Args:
-        conduct: how the run is operated; None means the default: whole batches generated together, and versions
-            pushed on the learner's uplink.
+        broken: what it does not keep, in words with figures; empty if it keeps all.
+    """
+
+    validation: Validation
+    promised: Expected
+    staleness_needed: int
+    broken: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        return not self.broken
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as ``--json`` prints it."""
+        own = {"holds": self.holds, "broken": list(self.broken), "promised": asdict(self.promised)}
+        return own | self.validation.to_json()
+
+
+def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, tolerance: float = 0.07) -> Kept:
+    """Simulate the run that a plan promises: its workers, lengths, groups and conduct, under the real cores.
+
+    Args:
+        steps: learner steps that are measured after a warm-up.
+        tolerance: share by which utilisation may be below the promise, and T_bcast and mean age above it.
 
     Raises:
-        ValueError: the plan chose no worker.
+        ValueError: the plan chose no worker, or promises nothing.
     """
+    if plan.expected is None:
+        raise ValueError("the plan states nothing that a run could be compared with")
     workers_on = [(one.worker, one.speed) for one in plan.chosen if one.speed is not None]
-    if conduct is None:
-        conduct = Conduct(whole_batches=True, t_publish_s=publish_s(plan.demand), t_notice_s=NOTICE_S)
-    return validate(plan.demand, workers_on, conduct, seed=seed, steps=steps)
+    found = validate(plan.demand, workers_on, plan.demand.conduct, seed=seed, steps=steps)
+    return Kept(found, plan.expected, plan.staleness_needed, _broken(plan, plan.expected, found, tolerance))
+
+
+DROPPED_TOLERANCE = 0.02  # of the ended rollouts, by which the dropped share may exceed the promise
+
+
+def _broken(plan: Plan, promised: Expected, found: Validation, tolerance: float) -> tuple[str, ...]:
+    """Return what the simulated run does not keep. A figure of 0 counts like any other."""
+    simulated, limit = found.simulated, plan.demand.staleness_limit
+    age_most = min(float(limit), promised.mean_age * (1 + tolerance) + 0.5)
+    t_bcast_most = promised.t_bcast_p95_s * (1 + tolerance) + 1.0
+    checks = (
+        (
+            simulated.utilisation < promised.utilisation * (1 - tolerance),
+            f"utilisation {simulated.utilisation:.1%}, promised {promised.utilisation:.1%}",
+        ),
+        (
+            simulated.dropped_share > promised.dropped_share + DROPPED_TOLERANCE,
+            f"dropped {simulated.dropped_share:.1%}, promised {promised.dropped_share:.1%}",
+        ),
+        (
+            simulated.mean_staleness > age_most,
+            f"mean age {simulated.mean_staleness:.2f} steps, promised {promised.mean_age:.2f} within S = {limit}",
+        ),
+        (
+            plan.demand.update_bytes > 0 and not 0 < simulated.t_bcast_p95_s <= t_bcast_most,
+            f"T_bcast p95 {simulated.t_bcast_p95_s:.1f} s, promised {promised.t_bcast_p95_s:.1f} s",
+        ),
+        (found.violations > 0, f"{found.violations} violated invariants"),
+    )
+    return tuple(words for failed, words in checks if failed)
 
 
 def validate(
@@ -97,11 +153,6 @@ def validate(
     return Validation(seed, len(workers_on), warm_up_steps, steps, predicted, simulated, violations)
 
 
-def publish_s(demand: Demand) -> float:
-    """Return the seconds that a simulated learner takes to publish: up its own line, then down the origin's."""
-    return _HASH_S + 2.0 * demand.update_bytes / demand.learner_upload_bytes_per_second
-
-
 def simulate_workers(
     demand: Demand, workers_on: WorkersOn, conduct: Conduct, *, seed: int, warm_up_steps: int, steps: int
 ) -> tuple[Prediction, int]:
@@ -113,7 +164,7 @@ def simulate_workers(
     before, ages, stepped = tables.counts(), dict(oracle.ages), (oracle.steps, oracle.last_progress_s)
     fleet.run(steps * demand.t_train_s)
     after, core = tables.counts(), fleet.coordinator.core
-    dropped = sum(after.dropped.get(one, 0) - before.dropped.get(one, 0) for one in _LOST)
+    dropped = sum(after.dropped.get(one, 0) - before.dropped.get(one, 0) for one in _TOO_OLD)
     ended = dropped + after.trained - before.trained
     aged = {age: count - ages.get(age, 0) for age, count in oracle.ages.items()}
     rollouts, done = sum(aged.values()), oracle.steps - stepped[0]
@@ -123,16 +174,16 @@ def simulate_workers(
         t_bcast_s=(core._state.dissemination.seconds.percentile(50) or 0.0) if core else 0.0,
         mean_staleness=sum(age * count for age, count in aged.items()) / rollouts if rollouts else 0.0,
         dropped_share=dropped / ended if ended else 0.0,
+        t_bcast_p95_s=(core._state.dissemination.seconds.percentile(95) or 0.0) if core else 0.0,
     )
     return found, len(oracle.violations)
 
 
 def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> FleetSettings:
     """Return the settings of the fleet with the same engine speeds, line rates and conduct as these workers."""
-    sigma = _sigma(workers_on, conduct)
-    median_tokens, most = _MEDIAN_TOKENS, round(LONGEST * _MEDIAN_TOKENS)
+    lengths = _lengths(demand, workers_on, conduct)
     slowest_p90_s = max(speed.t_gen_p90_s for _, speed in workers_on)
-    source = demand.learner_upload_bytes_per_second
+    source, push = demand.learner_upload_bytes_per_second, _push_bytes_per_second(demand, conduct)
     per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
     return FleetSettings(
         **_MINUTES,
@@ -152,16 +203,17 @@ def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> F
         verify_s=demand.t_score_s / _VERIFY_MEAN,
         verifiers=max(4, demand.rollouts_per_step),
         scoring_queue_max=max(4096, 8 * demand.rollouts_per_step),
-        engines=tuple(_engine(speed, sigma, conduct) for _, speed in workers_on),
+        engines=tuple(_engine(demand, speed, lengths, conduct) for _, speed in workers_on),
         token_s=1.0,
-        lengths=Lengths(median=median_tokens, sigma=sigma, most=most),
-        slice_tokens=most if conduct.whole_batches else max(1, round(median_tokens / _SLICES)),
+        lengths=lengths,
+        slice_tokens=lengths.most if conduct.whole_batches else _SLICE_TOKENS,
         at_version_swap=conduct.at_version_swap,
         pauses_while_receiving=demand.pauses_while_receiving,
         version_bytes=demand.update_bytes,
         piece_bytes=demand.update_bytes / 10.0 + 1.0,
         lines=tuple(_line(worker) for worker, _ in workers_on),
-        server_line=Line(up_bytes_s=source, down_bytes_s=source, delay_s=0.005),
+        server_line=Line(up_bytes_s=source, down_bytes_s=push, delay_s=0.005),
+        learner_line=Line(up_bytes_s=push, down_bytes_s=push, delay_s=0.005),
     )
 
 
@@ -181,6 +233,29 @@ _MINUTES: dict[str, Any] = {
 }
 
 
+def _lengths(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> Lengths:
+    """Return the lengths of rollouts in simulated tokens: the demand's, else log-normal as the workers' speeds imply.
+
+    The mean is that of a log-normal distribution of this median, or as much where the lengths are given.
+    """
+    most = round(LONGEST * _MEDIAN_TOKENS)
+    if demand.length_quantiles:
+        shape = shape_of(demand.length_quantiles)
+        quantiles = tuple(max(1, round(_MEAN_TOKENS * one)) for one in shape)
+        return Lengths(most=max(quantiles), quantiles=quantiles)
+    return Lengths(median=_MEDIAN_TOKENS, sigma=_sigma(workers_on, conduct), most=most)
+
+
+def _push_bytes_per_second(demand: Demand, conduct: Conduct) -> float:
+    """Return the rate of the learner's uplink and the origin's downlink at which publishing takes its time.
+
+    The simulated origin receives a version as the learner's line lets it go, piece by piece.
+    """
+    if conduct.t_publish_s <= HASH_S or demand.update_bytes <= 0:
+        return demand.learner_upload_bytes_per_second
+    return 2.0 * demand.update_bytes / (conduct.t_publish_s - HASH_S)
+
+
 def _sigma(workers_on: WorkersOn, conduct: Conduct) -> float:
     """Return the sigma of the logarithm of rollout lengths that the workers' speeds imply, weighted by their rates."""
     rates = [speed.rollouts_per_second for _, speed in workers_on]
@@ -188,9 +263,14 @@ def _sigma(workers_on: WorkersOn, conduct: Conduct) -> float:
     return sum(rate * sigma for rate, sigma in zip(rates, fits, strict=True)) / sum(rates)
 
 
-def _engine(speed: Speed, sigma: float, conduct: Conduct) -> EngineSettings:
-    tokens = _MEDIAN_TOKENS * mean_of_longest(sigma, _longest_of(speed, conduct))
-    return EngineSettings(tokens / _mean_s(speed), speed.concurrency)
+def _engine(demand: Demand, speed: Speed, lengths: Lengths, conduct: Conduct) -> EngineSettings:
+    longest_of = _longest_of(speed, conduct)
+    if lengths.quantiles:
+        tokens = mean_longest(lengths.quantiles, longest_of)
+    else:
+        tokens = lengths.median * mean_of_longest(lengths.sigma, longest_of)
+    rereads_s = swap_s(demand, speed) - demand.t_swap_s
+    return EngineSettings(tokens / _mean_s(speed), speed.concurrency, rereads_s)
 
 
 def _line(worker: Worker) -> Line:

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import NOTICE_S, Conduct, Demand, publish_seconds
 from capacity.model.workers import Speed, Worker
 from rollcast.sim.fleet import Fleet
-from rollcast.sim.validation import NOTICE_S, fleet_settings, publish_s, validate
+from rollcast.sim.validation import fleet_settings, validate
 
 DEMAND = Demand(
     rollouts_per_step=12,
@@ -18,7 +17,11 @@ DEMAND = Demand(
     t_score_s=0.5,
 )
 CONDUCT = Conduct(
-    samples_per_group=4, whole_batches=True, prefetch_s=90.0, t_publish_s=publish_s(DEMAND), t_notice_s=NOTICE_S
+    samples_per_group=4,
+    whole_batches=True,
+    prefetch_s=90.0,
+    t_publish_s=publish_seconds(5e7, 1e8),
+    t_notice_s=NOTICE_S,
 )
 
 

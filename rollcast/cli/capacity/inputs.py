@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from capacity.catalogue.gpus import gpu_named
+from capacity.catalogue.models import models
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.bandwidth import mbit_per_second
 from capacity.inputs.demand_file import DemandFile, Encoding
@@ -69,6 +70,9 @@ class DemandOptions:
     ----------
     demand
         TOML file with [demand], [lengths] and [engine]; the shipped example if not given.
+    run
+        Configuration of a run, of `rollcast up` or of the coordinator: its batches, groups, limits, conduct and most
+        tokens replace those of the demand file, so that the plan and the run cannot differ.
     model
         Model that generates the rollouts, for example qwen3-8b.
     staleness
@@ -92,6 +96,7 @@ class DemandOptions:
     """
 
     demand: Path | None = None
+    run: Path | None = None
     model: str | None = None
     staleness: int | None = None
     kappa: int | None = None
@@ -168,6 +173,8 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     if live is not None:
         source += f" with measurements of run {live.run_name}"
     changes = _set_options(options)
+    if options.run is not None:
+        values, source = merged_run(values, options.run), f"{source} with the run of {options.run}"
     section = dict(values.get("demand", {})) | measured | changes
     if "model" in changes or "encoding" in changes:
         section.pop("update_bytes", None)  # its value belongs to another model or encoding
@@ -177,6 +184,39 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     if changes or any(value is not None for value in given.values()) or options.setting:
         source += " with options"
     return parse_config(values, DemandFile, source=source), source
+
+
+def merged_run(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return a demand file's values with those that a run's configuration decides.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or a value of it is out of range.
+    """
+    from coordinator.config.config import CoordinatorConfig  # these import much that a plan without a run does not need
+    from rollcast.cli.up_config import UpConfig
+
+    content = read_toml(path)
+    whole = parse_config(content, UpConfig, source=str(path)) if "coordinator" in content else None
+    coordinator = whole.coordinator if whole is not None else parse_config(content, CoordinatorConfig, source=str(path))
+    run, lease = coordinator.run, coordinator.lease
+    decided: dict[str, Any] = {
+        "rollouts_per_step": run.groups_per_step * run.samples_per_group,
+        "samples_per_group": run.samples_per_group,
+        "staleness_limit": run.staleness_limit,
+        "at_version_swap": lease.at_version_swap,
+        "lead_margin_steps": lease.lead_margin_steps,
+        "prefetch_batches": lease.prefetch_batches,
+        "prefetch_s": lease.prefetch_s,
+        "reconnect_grace_s": lease.reconnect_grace_s,
+    }
+    if run.publish_every_steps != "auto":
+        decided["publish_every_steps"] = run.publish_every_steps
+    if whole is not None:
+        decided["learning_rate"] = whole.learner.optimiser.learning_rate
+        if whole.learner.model.preset in models():
+            decided["model"] = whole.learner.model.preset
+    lengths = dict(values.get("lengths", {})) | {"tokens_max": coordinator.sampling.new_tokens_max}
+    return values | {"demand": dict(values.get("demand", {})) | decided, "lengths": lengths}
 
 
 def _set_options(options: DemandOptions) -> dict[str, Any]:

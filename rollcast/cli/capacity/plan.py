@@ -9,12 +9,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from capacity.model.run_rules import Conduct
-from capacity.planner.planner import plan as choose
 from capacity.planner.plans import Plan
 from capacity.predict.prediction import predict
 from capacity.questions.horizon import Forecast, forecast, uncertainty_of
 from capacity.questions.plan_json import PlanDocument, document_of, encode
+from capacity.questions.promise import promised
 from capacity.questions.scenario import Scenario
 from capacity.reports.plan import (
     assumption_sheet,
@@ -31,7 +30,6 @@ from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenar
 from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.version import software_version
-from rollcast.sim.validation import publish_s
 
 
 def plan(
@@ -90,7 +88,7 @@ def _forecast(
 
 def planned(asked: Scenario) -> PlanDocument:
     """Plan a scenario and return the plan with its inputs."""
-    return documented(choose(asked.demand, asked.workers), asked)
+    return documented(promised(asked.demand, asked.workers), asked)
 
 
 def documented(made: Plan, asked: Scenario) -> PlanDocument:
@@ -137,9 +135,8 @@ def plot_utilisation(path: Path, made: Plan) -> None:
     counts = sorted({chosen} | {max(1, round(most * number / _POINTS)) for number in range(1, _POINTS + 1)} - {0})
     curve = [Point(0, 0.0)]
     demand = made.demand
-    conduct = Conduct(whole_batches=True, t_publish_s=publish_s(demand))
     for count in filter(None, counts):
-        found = predict(demand, usable[:count], conduct, warm_up_steps=_WARM_UP_STEPS, steps=_STEPS)
+        found = predict(demand, usable[:count], demand.conduct, warm_up_steps=_WARM_UP_STEPS, steps=_STEPS)
         curve.append(Point(count, found.utilisation))
     subtitle = (
         f"predicted; S = {demand.staleness_limit}, kappa = {demand.publish_every_steps}, {demand.topology}, "

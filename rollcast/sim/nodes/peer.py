@@ -116,6 +116,7 @@ class PeerNode(Process):
         self.peer_id = PeerId(name)
         self.line = line
         self.speed = engine.speed
+        self._reread_s = engine.reread_s
         self._concurrent_rollouts = engine.concurrent_rollouts
         self.disk = Disk(ground.chance.of(f"disk of {name}"))
         self.disk.state.sync_s = ground.settings.sync_s
@@ -286,7 +287,8 @@ class PeerNode(Process):
             case LoadVersion():
                 self.later(settings.load_s, self._loaded, action.key)
             case ActivateVersion():
-                self.later(settings.swap_s, self._activated, action.key)
+                reread_s = self._reread_s if self._engine.busy else 0.0
+                self.later(settings.swap_s + reread_s, self._activated, action.key)
             case GenerateBatch():
                 self._engine.begin(action.work)
                 self._generate_slice(action.batch_id, action.slice_tokens)

@@ -82,7 +82,7 @@ def test_nonsense_is_refused(links: np.ndarray, source: int) -> None:
 def test_rules_pick_by_their_own_score() -> None:
     workers = [worker(number, usd_per_hour=1.0) for number in range(10)]
     workers += [worker(number + 10, usd_per_hour=1.5, speeds=(Speed(1, 2.5, 20.0),)) for number in range(3)]
-    programme = programme_of(demand(), columns_of(workers), Split(20.0, 100.0))
+    programme = programme_of(demand(), columns_of(demand(), workers), Split(20.0, 100.0))
     found = {name: judged(name, programme) for name in BASELINES}
     assert found["cheapest_first"].usd_per_hour == 5.0
     assert found["price_per_throughput"].usd_per_hour == 3.0
@@ -94,7 +94,7 @@ def test_plans_that_ignore_links_miss_the_broadcast_deadline() -> None:
     """Use the benchmark's pools with fewer workers."""
     wanted, workers = bench_demand(1024), bench_pool(1200, seed=3)
     made = plan(wanted, workers)
-    programme = programme_of(wanted, columns_of(workers), made.split)
+    programme = programme_of(wanted, columns_of(demand(), workers), made.split)
     found = {name: judged(name, programme) for name in BASELINES}
     assert made.feasible
     assert not found["cheapest_first"].feasible
@@ -105,5 +105,5 @@ def test_plans_that_ignore_links_miss_the_broadcast_deadline() -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_an_impossible_programme_ends(name: str) -> None:
-    programme = programme_of(demand(rollouts_per_step=10**6), columns_of([worker(0)]), Split(20.0, 100.0))
+    programme = programme_of(demand(rollouts_per_step=10**6), columns_of(demand(), [worker(0)]), Split(20.0, 100.0))
     assert not judged(name, programme).feasible

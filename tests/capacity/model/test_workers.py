@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capacity.model.demand import rollout_rate_needed
-from capacity.model.slot_times import LONGEST, Draws, fit_log_normal, log_normal, mean_of_longest, mean_rest
+from capacity.model.slot_times import (
+    LONGEST,
+    Draws,
+    fit_log_normal,
+    log_normal_shape,
+    longest_quantile,
+    mean_longest,
+    mean_of_longest,
+    mean_rest,
+    residual_shape,
+)
 from capacity.model.workers import Speed, Worker, lost_share, lost_work_s
 
 
@@ -47,14 +57,27 @@ def test_a_mean_that_cannot_be_is_refused() -> None:
         fit_log_normal(1.0, 1.0, 0)
 
 
-def test_draws_are_normal_and_the_same_each_time() -> None:
-    draws = Draws(3)
-    found = [draws.normal() for _ in range(4000)]
-    assert fmean(found) == pytest.approx(0.0, abs=0.05)
-    assert quantiles(found, n=10)[-1] == pytest.approx(1.2816, abs=0.08)
+def test_samples_have_the_shape_and_are_the_same_each_time() -> None:
+    shape, draws = log_normal_shape(0.5), Draws(3)
+    found = [draws.of(shape) for _ in range(4000)]
+    assert fmean(found) == pytest.approx(1.0, abs=0.05)
+    assert quantiles(found, n=10)[-1] == pytest.approx(math.exp(1.2816 * 0.5 - 0.125), rel=0.08)
     again, other = Draws(3), Draws(4)
-    assert found[:5] == [again.normal() for _ in range(5)]
-    assert found[0] != other.normal()
+    assert found[:5] == [again.of(shape) for _ in range(5)]
+    assert found[0] != other.of(shape)
+
+
+def test_a_group_is_as_long_as_its_longest_rollout() -> None:
+    shape = (0.5, 0.5, 0.5, 2.5)
+    assert longest_quantile(shape, 1, 0.7) == 0.5
+    assert longest_quantile(shape, 4, 0.7) == 2.5, "one of four is the long one in 68 of 100 groups"
+    assert mean_longest(shape, 1) == pytest.approx(1.0)
+    assert mean_longest(shape, 4) == pytest.approx(2.5 - 2.0 * 0.75**4)
+
+
+def test_what_is_left_of_a_rollout_is_half_of_a_long_one() -> None:
+    assert fmean(residual_shape((1.0,) * 8)) == pytest.approx(0.5, abs=0.02)
+    assert fmean(residual_shape((0.5, 1.5) * 8)) == pytest.approx((0.25 + 2.25) / 2 / 2, abs=0.03), "E[X^2] / 2 E[X]"
 
 
 def test_half_of_a_time_without_spread_is_left_on_average() -> None:
@@ -66,8 +89,8 @@ def test_no_time_is_longer_than_a_completion_may_be() -> None:
     median_s, sigma = fit_log_normal(42.7, 117.6, 32)  # of one rollout; the longest of 32 cannot have it
     assert sigma < 1.5, "the nearest that has a mean"
     assert median_s * mean_of_longest(sigma, 32) == pytest.approx(42.7)
-    draws = Draws(1)
-    assert max(log_normal(2.5, draws) for _ in range(2000)) == LONGEST
+    shape = log_normal_shape(2.5)
+    assert max(shape) / shape[len(shape) // 2] <= LONGEST * 1.01
 
 
 SLOW, MIDDLE, FAST = Speed(1, 1.0, 10.0), Speed(8, 5.0, 20.0), Speed(32, 9.0, 60.0)

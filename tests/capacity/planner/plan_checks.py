@@ -23,7 +23,7 @@ def check(plan: Plan) -> None:
     assert len(on) == len(chosen)
     t_gen_s = max(speed.t_gen_p90_s for _, speed in on)
     assert math.isclose(t_gen_s, plan.t_gen_p90_s)
-    assert holds(demand, on, demand.budget_s - plan.split.t_gen_s)
+    assert holds(demand, on, demand.broadcast_s(plan.split.t_gen_s))
     assert t_gen_s <= plan.split.t_gen_s
     total_s = plan.t_bcast_s + t_gen_s
     assert total_s <= demand.budget_s * (1 + TOLERANCE)
@@ -118,7 +118,7 @@ def cheapest_usd_per_hour(demand: Demand, workers: Sequence[Worker]) -> float | 
     best: float | None = None
     times = sorted({speed.t_gen_p90_s for worker in workers for speed in worker.speeds})
     for t_gen_s in times:
-        tau_s = demand.budget_s - t_gen_s
+        tau_s = demand.broadcast_s(t_gen_s)
         if tau_s <= 0:
             continue
         able = [(worker, speed) for worker in workers if (speed := worker.fastest_within(t_gen_s)) is not None]

@@ -100,7 +100,7 @@ def test_more_never_makes_the_bound_worse(
     Workers that pause would be given a broadcast that lasts longer, and with it less time to generate.
     """
     wanted = replace(wanted, pauses_while_receiving=False)
-    more, columns = wanted, columns_of(workers)
+    more, columns = wanted, columns_of(wanted, workers)
     if what == "money":
         wanted, more = replace(wanted, usd_per_hour_max=1.0), replace(wanted, usd_per_hour_max=factor)
     elif what == "staleness":
@@ -109,9 +109,7 @@ def test_more_never_makes_the_bound_worse(
         more = replace(wanted, learner_upload_bytes_per_second=wanted.learner_upload_bytes_per_second * factor)
     if wanted.budget_s <= t_gen_s:
         return
-    before, after = (
-        relax(programme_of(one, columns, Split(t_gen_s, one.budget_s - t_gen_s))) for one in (wanted, more)
-    )
+    before, after = (relax(programme_of(one, columns, split_at(one, t_gen_s))) for one in (wanted, more))
     if before is not None:
         assert after is not None
         assert after.bound <= before.bound * (1 + 1e-7) + 1e-7
@@ -122,7 +120,7 @@ def test_more_never_makes_the_bound_worse(
 def test_no_split_of_an_interval_is_below_the_bound_of_the_interval(
     wanted: Demand, workers: list[Worker], share: float, chance_z: float
 ) -> None:
-    wanted, columns = replace(wanted, share_without_a_region=share, chance_z=chance_z), columns_of(workers)
+    wanted, columns = replace(wanted, share_without_a_region=share, chance_z=chance_z), columns_of(wanted, workers)
     times = times_of(wanted, columns)
     if not times.size:
         return
@@ -243,7 +241,7 @@ def test_a_pinned_worker_that_is_too_slow_is_named() -> None:
 def test_relays_with_paid_egress_are_left_out_where_others_relay_free() -> None:
     free = [worker(number) for number in range(5)]
     paid = [worker(number + 5, usd_per_hour=0.99, egress_usd_per_gb=0.09) for number in range(5)]
-    wanted = demand(learner_upload_bytes_per_second=1e7)
+    wanted = demand(learner_upload_bytes_per_second=1.8e7)
     made = plan(wanted, free + paid)
     plan_checks.check(made)
     assert made.egress_usd_per_hour < 0.05
@@ -258,7 +256,12 @@ def test_every_worker_may_have_its_own_price_of_egress() -> None:
         worker(number, egress_usd_per_gb=0.0005 * (number + 1), upload_bytes_per_second=1.5e7 + 1e5 * number)
         for number in range(100)
     ]
-    wanted = demand(rollouts_per_step=2400, learner_upload_bytes_per_second=1e7, learner_egress_usd_per_gb=0.01)
+    wanted = demand(
+        rollouts_per_step=2400,
+        update_bytes=3.7e8,
+        learner_upload_bytes_per_second=1e7,
+        learner_egress_usd_per_gb=0.01,
+    )
     made = plan(wanted, workers)
     plan_checks.check(made)
     assert made.egress_usd_per_hour > 0
@@ -295,7 +298,7 @@ def test_the_chance_row_buys_a_margin() -> None:
 
 def test_a_set_without_one_that_is_pinned_on_is_none() -> None:
     workers = [worker(number) for number in range(9)] + [worker(9, usd_per_hour=9.0, pin="on")]
-    relaxation = relax(programme_of(demand(), columns_of(workers), Split(20.0, 100.0)))
+    relaxation = relax(programme_of(demand(), columns_of(demand(), workers), Split(20.0, 100.0)))
     assert relaxation is not None
     totals = totals_of(relaxation.programme)
     whole = np.ones(len(workers), np.bool_)

@@ -15,6 +15,7 @@ from bench.planner.capacity_pools import demand as bench_demand
 from bench.planner.capacity_pools import pool as bench_pool
 from capacity.model.broadcast_bound import broadcast_seconds
 from capacity.model.demand import Demand
+from capacity.model.useful_rate import IN_TIME_SHARES
 from capacity.model.workers import Speed, Worker
 from capacity.planner import linear
 from capacity.planner.columns import PRICE_LEVELS_MAX, columns_of
@@ -32,7 +33,7 @@ from tests.capacity.planner.test_planner import demand, worker
 def test_the_bound_and_the_duals_of_a_small_programme() -> None:
     """The last that is needed is half a worker of the dearer kind."""
     workers = [worker(number) for number in range(4)] + [worker(4, usd_per_hour=3.0, speeds=worker(0).speeds)]
-    found = relax(programme_of(demand(headroom=0.9), columns_of(workers), Split(20.0, 100.0)))
+    found = relax(programme_of(demand(headroom=0.9), columns_of(demand(), workers), Split(20.0, 100.0)))
     assert found is not None
     assert found.bound == pytest.approx(4 + 0.5 * 3.0)
     assert found.duals[("rate", "")] == pytest.approx(3.0)
@@ -43,7 +44,9 @@ def test_the_relay_row_has_a_price_per_copy() -> None:
     """Workers without an uplink are cheap, but copies for them must come from dear ones."""
     workers = [worker(number, usd_per_hour=0.1, relays=False) for number in range(10)]
     workers += [worker(number + 10, usd_per_hour=2.0, upload_bytes_per_second=1e8) for number in range(10)]
-    found = relax(programme_of(demand(learner_upload_bytes_per_second=1.1e7), columns_of(workers), Split(20.0, 100.0)))
+    found = relax(
+        programme_of(demand(learner_upload_bytes_per_second=1.1e7), columns_of(demand(), workers), Split(20.0, 100.0))
+    )
     assert found is not None
     assert found.duals[("relay", "")] > 0
     assert found.x[10:].sum() > 0
@@ -52,7 +55,7 @@ def test_the_relay_row_has_a_price_per_copy() -> None:
 @settings(deadline=None, max_examples=40)
 @given(demands(), pools(most=10))
 def test_a_set_that_holds_every_row_never_costs_less_than_the_bound(wanted: Demand, workers: list[Worker]) -> None:
-    programme = programme_of(wanted, columns_of(workers), Split(20.0, max(1.0, wanted.budget_s - 20.0)))
+    programme = programme_of(wanted, columns_of(wanted, workers), Split(20.0, max(1.0, wanted.budget_s - 20.0)))
     found, totals = relax(programme), totals_of(programme)
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -64,7 +67,7 @@ def test_a_set_that_holds_every_row_never_costs_less_than_the_bound(wanted: Dema
 
 
 def test_sifting_reaches_the_optimum_over_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, columns = bench_demand(512), columns_of(bench_pool(600, seed=1))
+    wanted, columns = bench_demand(512), columns_of(demand(), bench_pool(600, seed=1))
     programme = programme_of(wanted, columns, Split(200.0, wanted.budget_s - 200.0))
     monkeypatch.setattr(linear, "WORKING_COLUMNS", 40)
     monkeypatch.setattr(linear, "ADDED_COLUMNS", 20)
@@ -91,7 +94,7 @@ def test_sifting_reaches_the_optimum_over_all_columns(monkeypatch: pytest.Monkey
 
 def test_the_tangent_of_the_chance_row_comes_to_rest_at_the_deviation() -> None:
     workers = [worker(number, preemptions_per_hour=1.0, lost_per_preemption_s=720.0) for number in range(40)]
-    found = relax(programme_of(demand(chance_z=2.33), columns_of(workers), Split(20.0, 100.0)))
+    found = relax(programme_of(demand(chance_z=2.33), columns_of(demand(), workers), Split(20.0, 100.0)))
     assert found is not None
     deviation = float(np.sqrt(found.programme.variance @ found.x))
     assert found.programme.deviation == pytest.approx(deviation, rel=1e-3)
@@ -99,7 +102,7 @@ def test_the_tangent_of_the_chance_row_comes_to_rest_at_the_deviation() -> None:
 
 
 def test_no_solution_is_none() -> None:
-    columns = columns_of([worker(0)])
+    columns = columns_of(demand(), [worker(0)])
     assert relax(programme_of(demand(), columns, Split(20.0, 100.0))) is None
     slow = replace(demand(), learner_upload_bytes_per_second=1e3)
     assert relax(programme_of(slow, columns, Split(20.0, 100.0))) is None
@@ -133,7 +136,7 @@ def test_columns_of_a_split() -> None:
         worker(3, pin="off"),
     ]
     wanted = demand(t_swap_s=6.0)
-    programme = programme_of(wanted, columns_of(workers), Split(20.0, 100.0), incumbent_discount=0.25)
+    programme = programme_of(wanted, columns_of(wanted, workers), Split(20.0, 100.0), incumbent_discount=0.25)
     assert programme.copy_bytes_per_second == pytest.approx(1.06e7)
     assert programme.useful.tolist() == pytest.approx([0.81, 0.9, 0.9, 0.9])
     assert programme.eligible.tolist() == [True, False, True, True]
@@ -146,7 +149,7 @@ def test_columns_of_a_split() -> None:
 
 def test_workers_that_pause_need_more_rate() -> None:
     wanted = demand(pauses_while_receiving=True)
-    columns = columns_of([worker(0)])
+    columns = columns_of(demand(), [worker(0)])
     assert programme_of(wanted, columns, Split(20.0, 30.0)).rate_bought == 10.0
     assert programme_of(wanted, columns, Split(20.0, 60.0)).rate_needed is None
 
@@ -155,8 +158,8 @@ SPEEDS = (Speed(1, 0.1, 10.0), Speed(8, 0.5, 20.0), Speed(64, 0.4, 60.0))
 
 
 def test_the_fastest_speed_that_fits_is_taken() -> None:
-    columns = columns_of([worker(0, speeds=SPEEDS), worker(1, speeds=SPEEDS[:1]), worker(2, speeds=())])
-    for t_gen_s, index, rate in ((5.0, [-1, -1, -1], [0, 0, 0]), (100.0, [1, 0, -1], [0.5, 0.1, 0])):
+    columns = columns_of(demand(), [worker(0, speeds=SPEEDS), worker(1, speeds=SPEEDS[:1]), worker(2, speeds=())])
+    for t_gen_s, index, rate in ((5.0, [-1, -1, -1], [0, 0, 0]), (100.0, [len(IN_TIME_SHARES), 0, -1], [0.5, 0.1, 0])):
         found, rates = columns.fastest_within(t_gen_s)
         assert found.tolist() == index
         assert rates.tolist() == pytest.approx(rate)
@@ -164,7 +167,7 @@ def test_the_fastest_speed_that_fits_is_taken() -> None:
 
 
 def test_workers_that_may_not_relay_have_no_uplink_and_regions_are_numbered() -> None:
-    columns = columns_of([worker(0, relays=False, region="b"), worker(1, region="a", pin="off"), worker(2)])
+    columns = columns_of(demand(), [worker(0, relays=False, region="b"), worker(1, region="a", pin="off"), worker(2)])
     assert columns.upload.tolist() == [0.0, 2e7, 2e7]
     assert columns.regions == ("a", "b")
     assert columns.region.tolist() == [1, 0, -1]
@@ -173,7 +176,9 @@ def test_workers_that_may_not_relay_have_no_uplink_and_regions_are_numbered() ->
 
 def test_too_many_egress_prices_are_rounded_down_to_levels() -> None:
     prices = np.linspace(0.0, 0.1, 100)
-    columns = columns_of([worker(number, egress_usd_per_gb=float(price)) for number, price in enumerate(prices)])
+    columns = columns_of(
+        demand(), [worker(number, egress_usd_per_gb=float(price)) for number, price in enumerate(prices)]
+    )
     at_level = columns.level_usd_per_gb[columns.level]
     assert columns.level_usd_per_gb.size == PRICE_LEVELS_MAX
     assert (at_level <= columns.egress_usd_per_gb).all()
@@ -181,7 +186,7 @@ def test_too_many_egress_prices_are_rounded_down_to_levels() -> None:
 
 
 def test_copies_of_a_worker_are_not_pinned() -> None:
-    columns = columns_of([worker(0), worker(1, pin="on", usd_per_hour=3.0)]).with_copies(1, 2)
+    columns = columns_of(demand(), [worker(0), worker(1, pin="on", usd_per_hour=3.0)]).with_copies(1, 2)
     assert len(columns) == 4
     assert columns.price.tolist() == [1.0, 3.0, 3.0, 3.0]
     assert columns.pin.tolist() == [0, 1, 0, 0]
@@ -193,12 +198,16 @@ def test_totals_say_what_a_set_costs_and_whether_it_holds(wanted: Demand, worker
     if wanted.budget_s <= 20.0:
         return
     split = Split(20.0, wanted.budget_s - 20.0)
-    programme = programme_of(wanted, columns_of(workers), split)
+    programme = programme_of(wanted, columns_of(wanted, workers), split)
     if programme.rate_needed is None:
         return
     totals, chosen = totals_of(programme), programme.eligible
     sums = totals.of(chosen)[None, :]
-    on = [(one, one.speeds[speed]) for one, speed, is_on in zip(workers, programme.speed, chosen, strict=True) if is_on]
+    on = [
+        (one, one.speeds[option // len(IN_TIME_SHARES)])
+        for one, option, is_on in zip(workers, programme.option, chosen, strict=True)
+        if is_on
+    ]
     feasible = bool(chosen.any()) and programme.origin_feeds >= 1 and bool(totals.feasible(sums)[0])
     assert feasible == (bool(on) and holds(wanted, on, split.t_bcast_s))
     if feasible:
@@ -211,7 +220,7 @@ def test_totals_say_what_a_set_costs_and_whether_it_holds(wanted: Demand, worker
 
 def test_broken_rows_count_by_their_weights() -> None:
     workers = [worker(number, relays=False) for number in range(4)]
-    programme = programme_of(demand(), columns_of(workers), Split(20.0, 30.0))
+    programme = programme_of(demand(), columns_of(demand(), workers), Split(20.0, 30.0))
     totals = totals_of(programme)
     sums = totals.of(np.ones(4, np.bool_))[None, :]
     usd, rate, copies = (float(value[0]) for value in totals.judged(sums))
@@ -223,6 +232,6 @@ def test_broken_rows_count_by_their_weights() -> None:
 def test_where_no_rate_is_enough_no_set_holds() -> None:
     """Workers that pause for longer than a step never keep up, however many there are."""
     pausing = demand(pauses_while_receiving=True, t_train_s=60.0)
-    programme = programme_of(pausing, columns_of([worker(number) for number in range(3)]), Split(20.0, 100.0))
+    programme = programme_of(pausing, columns_of(demand(), [worker(number) for number in range(3)]), Split(20.0, 100.0))
     totals = totals_of(programme)
     assert not totals.feasible(totals.of(np.ones(3, np.bool_))[None, :])[0]

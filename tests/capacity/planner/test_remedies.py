@@ -19,9 +19,9 @@ from tests.capacity.planner.test_planner import demand, worker
 CASES = {
     "learner_uplink": (demand(learner_upload_bytes_per_second=4e6), {}, "the learner's uplink of 32 Mbit/s is below"),
     "relay": (
-        demand(update_bytes=4e9, learner_upload_bytes_per_second=3e7),
+        demand(update_bytes=1.5e9, learner_upload_bytes_per_second=3e7),
         {"relays": False},
-        "rollouts/s at most get 4000 MB within",
+        "rollouts/s at most get 1500 MB within",
     ),
     "downlink": (demand(update_bytes=8e9, learner_upload_bytes_per_second=1e9), {"download_bytes_per_second": 4e7}, ""),
     "staleness": (demand(staleness_limit=1), {}, "the fastest worker's rollout takes 20 s"),
@@ -46,14 +46,14 @@ def test_the_row_that_cannot_be_met_is_named_and_remedies_help(row: str) -> None
     assert not made.chosen
     if row not in ("region",):
         assert made.infeasible.remedies
-    for remedy in remedies(wanted, columns_of(workers), PlanOptions()):
+    for remedy in remedies(wanted, columns_of(wanted, workers), PlanOptions()):
         assert searched(remedy.demand, remedy.columns, PlanOptions()).best is not None
 
 
 def test_each_change_is_the_smallest() -> None:
     wanted = demand(staleness_limit=1)
     workers = [worker(number) for number in range(12)]
-    found = {remedy.knob: remedy for remedy in remedies(wanted, columns_of(workers), PlanOptions())}
+    found = {remedy.knob: remedy for remedy in remedies(wanted, columns_of(demand(), workers), PlanOptions())}
     assert found["S"].demand.staleness_limit == 2
     less = replace(wanted, staleness_limit=found["S"].demand.staleness_limit - 1)
     assert not plan(less, workers).feasible
@@ -99,7 +99,7 @@ REASONS = {
     "unknown": (worker(9, speeds=(), usd_per_hour=0.2), "off: its speed is not known, for 0.2 $/h"),
     "narrow": (
         worker(9, download_bytes_per_second=1e6),
-        "off: its downlink of 8 Mbit/s is below the 53 Mbit/s that a version within 160 s needs",
+        "off: its downlink of 8 Mbit/s is below the 141 Mbit/s that a version within 60 s needs",
     ),
     "gone": (
         worker(9, preemptions_per_hour=60.0, lost_per_preemption_s=60.0),
@@ -149,12 +149,12 @@ def test_reasons_of_workers_that_are_on_name_their_value() -> None:
 def test_what_stops_the_rate(
     fields: dict[str, object], worker_fields: dict[str, object], stopped_by: str | None
 ) -> None:
-    columns = columns_of([worker(number, **worker_fields) for number in range(8)])
+    columns = columns_of(demand(), [worker(number, **worker_fields) for number in range(8)])
     assert reach_of(programme_of(demand(**fields), columns, Split(20.0, 100.0))).stopped_by == stopped_by
 
 
 def test_the_set_of_the_largest_rate_holds_the_relay_row() -> None:
-    columns = columns_of([worker(n, upload_bytes_per_second=n * 3e6) for n in range(8)])
+    columns = columns_of(demand(), [worker(n, upload_bytes_per_second=n * 3e6) for n in range(8)])
     reach = reach_of(programme_of(demand(learner_upload_bytes_per_second=2e7), columns, Split(20.0, 100.0)))
     taken = 8 * [0.0]
     for place in range(8):
@@ -164,4 +164,4 @@ def test_the_set_of_the_largest_rate_holds_the_relay_row() -> None:
 
 
 def test_no_split_has_no_reach() -> None:
-    assert farthest(demand(staleness_limit=1), columns_of([worker(0)]), 5) is None
+    assert farthest(demand(staleness_limit=1), columns_of(demand(), [worker(0)]), 5) is None

@@ -37,7 +37,7 @@ def relaxation_of(seed: int, count: int) -> Relaxation:
         for number in range(count)
     ]
     wanted = demand(learner_upload_bytes_per_second=2e7)
-    found = relax(programme_of(wanted, columns_of(workers), Split(20.0, 100.0)))
+    found = relax(programme_of(wanted, columns_of(demand(), workers), Split(20.0, 100.0)))
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ def solved(prices_and_rates: list[tuple[float, float]], **fields: object):  # ty
         worker(number, usd_per_hour=price, speeds=(Speed(1, rate, 20.0),), **fields)
         for number, (price, rate) in enumerate(prices_and_rates)
     ]
-    relaxation = relax(programme_of(demand(), columns_of(workers), Split(20.0, 100.0)))
+    relaxation = relax(programme_of(demand(), columns_of(demand(), workers), Split(20.0, 100.0)))
     assert relaxation is not None
     return relaxation, totals_of(relaxation.programme)
 
@@ -125,7 +125,7 @@ def test_the_pinned_stay() -> None:
 
 def test_only_p90s_that_leave_time_to_broadcast_are_tried() -> None:
     wanted = demand(staleness_limit=2)  # 60 s
-    pool = columns_of([worker(0, speeds=(Speed(1, 1.0, 20.0), Speed(8, 2.0, 60.0), Speed(9, 0.0, 5.0)))])
+    pool = columns_of(demand(), [worker(0, speeds=(Speed(1, 1.0, 20.0), Speed(8, 2.0, 60.0), Speed(9, 0.0, 5.0)))])
     assert times_of(wanted, pool).tolist() == [20.0]
     assert splits_of(wanted, pool, 5) == (Split(20.0, 40.0),)
     assert times_of(demand(staleness_limit=2, update_bytes=0.0), pool).tolist() == [20.0, 60.0]
@@ -198,7 +198,7 @@ def test_the_cheapest_send_first_and_those_of_one_price_share() -> None:
     workers = [worker(0), worker(1, upload_bytes_per_second=4e7)]
     workers += [worker(number, egress_usd_per_gb=0.09, usd_per_hour=0.0) for number in (2, 3, 4)]
     wanted = demand(learner_egress_usd_per_gb=0.2, learner_upload_bytes_per_second=2.12e7)
-    programme = programme_of(wanted, columns_of(workers), Split(20.0, 53.0))  # rho 20 MB/s
+    programme = programme_of(wanted, columns_of(demand(), workers), Split(20.0, 53.0))  # rho 20 MB/s
     copies = copies_sent(programme, np.ones(5, np.bool_))
     assert copies.source == pytest.approx(1.0)
     assert copies.receivers.tolist() == pytest.approx([1.0, 2.0, 1 / 3, 1 / 3, 1 / 3])
@@ -209,6 +209,7 @@ def test_the_cheapest_send_first_and_those_of_one_price_share() -> None:
 
 
 def test_too_few_uplinks_are_refused() -> None:
-    programme = programme_of(demand(), columns_of([worker(n, relays=False) for n in range(4)]), Split(20.0, 30.0))
+    no_relays = columns_of(demand(), [worker(n, relays=False) for n in range(4)])
+    programme = programme_of(demand(), no_relays, Split(20.0, 30.0))
     with pytest.raises(ValueError, match="cannot send"):
         copies_sent(programme, np.ones(4, np.bool_))

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import Conduct, Demand
+from capacity.model.slot_times import log_normal_shape
 from capacity.predict.fleet_model import FleetModel
 from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot, t_bcast_of
 
@@ -21,14 +22,14 @@ DEMAND = Demand(
 CONDUCT = Conduct(samples_per_group=2, whole_batches=True, prefetch_s=60.0)
 
 
-def worker(number: int, seconds: float, **changes: float) -> ModelWorker:
-    made = ModelWorker(number, 2, seconds, 0.0, 10.0)
+def worker(number: int, seconds: float, **changes: Any) -> ModelWorker:
+    made = ModelWorker(number, 2, seconds, (1.0,), 10.0)
     for name, value in changes.items():
         setattr(made, name, value)
     return made
 
 
-def measure(demand: Demand, seconds: float, conduct: Conduct = CONDUCT, count: int = 4, **changes: float) -> Measured:
+def measure(demand: Demand, seconds: float, conduct: Conduct = CONDUCT, count: int = 4, **changes: Any) -> Measured:
     workers = [worker(number, seconds, **changes) for number in range(count)]
     return FleetModel(demand, conduct, workers).measure(20, 60)
 
@@ -76,7 +77,7 @@ def test_versions_that_come_faster_than_copies_are_received_all_the_same() -> No
 
 def test_what_is_too_old_is_never_trained() -> None:
     tight = replace(DEMAND, staleness_limit=1)
-    measured = measure(tight, 80.0, count=8, sigma=0.7)
+    measured = measure(tight, 80.0, count=8, shape=log_normal_shape(0.7))
     assert measured.age_steps <= measured.trained
     assert measured.dropped > 0, "a rollout begun with an earlier version is sometimes too old for S = 1"
 
@@ -94,9 +95,9 @@ def test_preempted_workers_make_less() -> None:
 
 def test_one_by_one_a_place_is_filled_again_while_others_run() -> None:
     one_by_one = replace(CONDUCT, whole_batches=False)
-    uneven = [ModelWorker(number, 4, 60.0, 0.8, 10.0) for number in range(2)]
+    uneven = [ModelWorker(number, 4, 60.0, log_normal_shape(0.8), 10.0) for number in range(2)]
     together = FleetModel(DEMAND, CONDUCT, uneven).measure(20, 60)
-    apart = [ModelWorker(number, 4, 60.0, 0.8, 10.0) for number in range(2)]
+    apart = [ModelWorker(number, 4, 60.0, log_normal_shape(0.8), 10.0) for number in range(2)]
     alone = FleetModel(DEMAND, replace(one_by_one, at_version_swap="continue"), apart).measure(20, 60)
     assert utilisation(alone) > utilisation(together)
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import Conduct, Demand
 from capacity.model.workers import Speed, Worker
 from capacity.predict.prediction import predict
 

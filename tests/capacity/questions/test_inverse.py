@@ -18,7 +18,7 @@ def pool(count: int = 8, **fields: object) -> list[Worker]:
 
 
 def test_the_smallest_staleness_is_feasible_and_one_less_is_not() -> None:
-    wanted = demand(update_bytes=8e9, learner_upload_bytes_per_second=8e7)
+    wanted = demand(update_bytes=1.2e9, learner_upload_bytes_per_second=2.2e7)
     made = smallest_staleness(wanted, pool())
     assert made is not None
     limit = made.demand.staleness_limit
@@ -32,7 +32,7 @@ def test_no_staleness_is_enough_for_too_few_workers() -> None:
 
 
 def test_the_largest_model_is_the_first_for_which_there_is_a_plan() -> None:
-    sizes = {"large": 60e9, "middle": 4e9, "small": 1e9}
+    sizes = {"large": 60e9, "middle": 1.5e9, "small": 5e8}
 
     def scenario(name: str) -> tuple[Demand, Sequence[Worker]]:
         return demand(update_bytes=sizes[name]), pool()

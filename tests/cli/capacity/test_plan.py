@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from capacity.inputs.demand_file import DemandSection
+from capacity.model.demand import Conduct
+from coordinator.config.config import LeaseConfig, RunConfig
 from coordinator.core.events.operator_events import PublishPeriodChanged, StalenessLimitChanged
 from rollcast.cli.capacity import plan
+from rollcast.cli.capacity.inputs import DemandOptions, demand_file
 from rollcast.cli.capacity.live import price
 from rollcast.cli.capacity.set import change
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
@@ -63,10 +67,10 @@ def test_an_infeasible_plan_has_a_reason_and_remedies(tmp_path: Path, capsys: py
     found = call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1")
     assert found.status == 2
     assert "infeasible: " in found.out
-    assert "S: 1 -> 2" in found.out
+    assert "S: 1 -> 3" in found.out
     assert call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1", "--format", "csv").status == 2
     page = call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1", "--format", "html").out
-    assert "S: 1 -&gt; 2" in page
+    assert "S: 1 -&gt; 3" in page
 
 
 def test_options_count_more_than_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,10 +136,10 @@ def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_an_infeasible_plan_has_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = small_pool(tmp_path)
     found = call(capsys, "explain", *options, "--staleness", "1")
-    assert (found.status, "S: 1 -> 2" in found.out) == (2, True)
+    assert (found.status, "S: 1 -> 3" in found.out) == (2, True)
     document = call(capsys, "explain", *options, "--staleness", "1", "--format", "json").json
     assert not document["feasible"]
-    assert "S: 1 -> 2" in document["remedies"]
+    assert "S: 1 -> 3" in document["remedies"]
 
 
 def test_every_combination_has_a_row_and_the_cheapest_a_tick(
@@ -220,3 +224,24 @@ def test_utilisation_is_plotted_against_workers(
     assert (tmp_path / "u.svg").read_text().startswith("<?xml")
     assert drawn[0] == (0, 0.0)
     assert drawn[-1][1] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_plan_takes_its_conduct_from_the_configuration_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.toml"
+    path.write_text(
+        "[run]\ngroups_per_step = 4\nsamples_per_group = 6\nstaleness_limit = 7\npublish_every_steps = 2\n"
+        '[lease]\nat_version_swap = "finish"\nlead_margin_steps = 0.75\n[sampling]\nnew_tokens_max = 123\n'
+    )
+    file, source = demand_file(DemandOptions(run=path))
+    found = file.demand
+    assert (found.rollouts_per_step, found.samples_per_group, found.staleness_limit) == (24, 6, 7)
+    assert (found.publish_every_steps, found.at_version_swap, found.lead_margin_steps) == (2, "finish", 0.75)
+    assert file.lengths.tokens_max == 123
+    assert str(path) in source
+
+
+def test_the_demand_has_the_defaults_of_the_coordinator() -> None:
+    lease, demand = LeaseConfig(), DemandSection.model_fields
+    for name in ("at_version_swap", "lead_margin_steps", "prefetch_batches", "prefetch_s", "reconnect_grace_s"):
+        assert demand[name].default == getattr(lease, name) == getattr(Conduct(), name)
+    assert demand["samples_per_group"].default == RunConfig().samples_per_group
