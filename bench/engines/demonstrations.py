@@ -12,6 +12,8 @@ from peer.config import EngineConfig
 from rollcast.cli.processes import Fleet
 
 CONFIG = Path("configs/local.toml")
+# vLLM's attention on processors takes no heads of 16. These are as many parameters in all.
+_HEADS = ["learner.model.query_heads=4", "learner.model.key_value_heads=2", "learner.model.head_size=32"]
 LORA_CONFIG = Path("configs/local-lora.toml")
 
 
@@ -44,8 +46,8 @@ def demonstration(name: str, python: Path, runs_folder: Path, steps: int) -> dic
         steps: learner steps; 0: as the configuration says.
     """
     settings = {
-        "vllm": ["peers=2", 'peer.engine.kind="vllm"', f"peer.engine.python={json.dumps(str(python))}"],
-        "mixed": ["peers=2", 'peer.engine.kind="jax"'],
+        "vllm": [*_HEADS, "peers=2", 'peer.engine.kind="vllm"', f"peer.engine.python={json.dumps(str(python))}"],
+        "mixed": [*_HEADS, "peers=2", 'peer.engine.kind="jax"'],
         "lora": [],
     }[name]
     if steps:
