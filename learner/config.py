@@ -233,7 +233,7 @@ class LearnerConfig(ConfigModel):
     """The learner: trains, checkpoints, publishes signed versions."""
 
     seed: int = Field(0, ge=0, lt=2**63)
-    """Seed of the initial parameters."""
+    """Seed of the initial parameters, and of the noise of lora.noise_start."""
     init_from: Path | None = None
     """Folder of a published model (config.json, safetensors, tokenizer.json) to start from; none: random parameters."""
     model: ModelConfig = ModelConfig()

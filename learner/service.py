@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from random import SystemRandom
 from typing import Any, TypeVar
 
@@ -35,10 +34,9 @@ from learner.publishing.base_file import BaseFiles
 from learner.publishing.epochs import EpochStart, Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import OriginPusher, Publisher
-from learner.publishing.versions import BASE_VERSION, RetainedVersions
+from learner.publishing.versions import BASE_VERSION, Begin, RetainedVersions
 from learner.run_facts import RunFacts
 from learner.step_profiler import StepProfiler
-from learner.training.freezing import Write
 from learner.training.skipped_updates import SkippedUpdates
 from learner.training.starting_model import context_warnings, keep_small_files, rate_warnings
 from learner.training.trained_ids import TrainedIds
@@ -276,10 +274,10 @@ class _Life:
         )
 
     def _params_of(self, retained: RetainedVersions, version: int) -> Params:
-        """Return a version of this disk on the default device, where the learner's own sampler runs."""
+        """Return a version of this disk on the default device, where the learner's own sampler runs; without noise."""
         model = self._facts.model
-        base = self._bases.views(self._base_hash, model) if self._base_hash else {}
-        params: Params = jax.device_put(base | retained.host_params(Version(version), model))
+        own = retained.host_params(Version(version), model)
+        params: Params = jax.device_put(self._bases.beneath(self._base_hash, model, own) if self._base_hash else own)
         return params
 
     # ---------------------------------------------------------------- training
@@ -367,7 +365,7 @@ class _Life:
         await publisher.publish_kept(until=host.step)
         if host.newest_version == host.step:
             version = Version(host.step)
-            begin: Callable[[Path], Write] = trainer.begin_freeze
+            begin: Begin = trainer.begin_freeze
             if self._base_hash and version == BASE_VERSION:
                 begin = self._bases.first_version(self._base_hash, self._facts.model)
             snapshot = await self._on_worker(lambda: retained.freeze(version, begin))

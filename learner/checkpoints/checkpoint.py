@@ -39,8 +39,8 @@ class HostState:
     """The part of a checkpoint besides the arrays, in JSON values only.
 
     The position in the prompt mixture needs no field: the coordinator records batches by step and serves them again.
-    Random streams need none either: steps use no randomness, and ``seed`` determines the noise of warm start and
-    evaluations.
+    Random streams need none either: steps use no randomness, and ``seed`` determines the noise of warm start,
+    evaluations and, with the number of a version, versions.
     """
 
     step: int  # learner steps completed

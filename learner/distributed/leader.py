@@ -90,15 +90,15 @@ class LeadTrainer(Trainer):
         with self._team.lead(_batch_order("score", packed)):
             return super().behaviour(params, packed)
 
-    def begin_freeze(self, path: Path) -> Write:
+    def begin_freeze(self, path: Path, version: int) -> Write:
         """Begin to freeze into a file that all processes write if they share the folder; otherwise write it now."""
         if not self._shared_run_folder:
-            with self._team.lead(Order("freeze")), path.open("r+b") as file:
-                tensors = gather_into(self.model_config, self.trained_layers(), file)
+            with self._team.lead(Order("freeze", text=json.dumps(["", version]))), path.open("r+b") as file:
+                tensors = gather_into(self.model_config, self.published_layers(version), file)
             return lambda: tensors
         path = path.absolute()
-        with self._team.lead(Order("freeze", text=str(path))):
-            write = super().begin_freeze(path)
+        with self._team.lead(Order("freeze", text=json.dumps([str(path), version]))):
+            write = super().begin_freeze(path, version)
         self._frozen += 1
         number = self._frozen
 
@@ -165,6 +165,14 @@ class Follower:
                     self._carry_out(self._trainer, order)
         return int(order.text)
 
+    def _freeze(self, trainer: Trainer, path: str, version: int) -> None:
+        """Take part in freezing a version, into the file that all processes write or, without a path, the leader's."""
+        if not path:
+            gather_into(trainer.model_config, trainer.published_layers(version), None)
+            return
+        self._frozen += 1
+        self._write_in_background(trainer.begin_freeze(Path(path), version), self._frozen)
+
     def _write_in_background(self, write: Write, number: int) -> None:
         if self._written is not None:
             self._written.result()
@@ -218,12 +226,8 @@ class Follower:
                 for value in trainer.layers().values():
                     for _ in pieces(value):
                         pass
-            case "freeze" if order.text:
-                self._frozen += 1
-                write = trainer.begin_freeze(Path(order.text))
-                self._write_in_background(write, self._frozen)
             case "freeze":
-                gather_into(trainer.model_config, trainer.trained_layers(), None)
+                self._freeze(trainer, *json.loads(order.text))
             case "save":
                 if self._saving is not None:
                     self._saving.finish()  # raises what went wrong

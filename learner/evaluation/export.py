@@ -116,6 +116,7 @@ def _published(run_folder: Path, version: Version) -> Policy:
         model = described_model(record)
         frozen = thaw(model, record.tensors, state)
         if record.base is not None:
+            # The base comes last: its scales replace those with noise.
             below, state_below = retained.base(record.base.version)
             frozen |= thaw(model, below.tensors, state_below)
     except MalformedMessage as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from learner.publishing.mapped_files import hash_of, map_file
+from learner.publishing.versions import Begin
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import tensor_specs, views
@@ -67,7 +68,15 @@ class BaseFiles:
             self._checked = digest, state
         return views(config, tensor_specs(config), self._checked[1])
 
-    def first_version(self, digest: str, config: ModelConfig) -> Callable[[Path], Callable[[], tuple[TensorSpec, ...]]]:
+    def beneath(self, digest: str, config: ModelConfig, own: Params) -> Params:
+        """Return a version's own tensors together with the base's. Its noise is left out: the base's scales are taken.
+
+        Raises:
+            CheckpointError: see views.
+        """
+        return own | self.views(digest, config)
+
+    def first_version(self, digest: str, config: ModelConfig) -> Begin:
         """Return how the base becomes the file of a version, for RetainedVersions.freeze."""
 
         def write(path: Path) -> tuple[TensorSpec, ...]:
@@ -78,7 +87,7 @@ class BaseFiles:
                 shutil.copyfile(self._path(digest), path)
             return tensor_specs(config)
 
-        return lambda path: lambda: write(path)
+        return lambda path, _version: lambda: write(path)
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}{_SUFFIX}"

@@ -36,6 +36,9 @@ from rollcast.wire.versions.tensors import TensorSpec
 BASE_VERSION = Version(0)
 """The first version of a run with adapters, which is the base of all others."""
 
+Begin = Callable[[Path, Version], Callable[[], tuple[TensorSpec, ...]]]
+"""Begins to freeze a version into a file; see RetainedVersions.freeze."""
+
 _FIX = "restore the run folder, or start the run anew in an empty one"
 
 
@@ -88,13 +91,14 @@ class RetainedVersions:
         self._number = itertools.count()
         self._lock = threading.Lock()  # guards _states and _stand_ins
 
-    def freeze(self, version: Version, begin: Callable[[Path], Callable[[], tuple[TensorSpec, ...]]]) -> Freezing:
+    def freeze(self, version: Version, begin: Begin) -> Freezing:
         """Begin a snapshot in a file on our disk; it takes no memory of the host except the page cache.
 
         Args:
             version: the version that the snapshot is to become.
-            begin: copies the parameters and returns the function that writes them to the empty file at a path, which
-                may be called on another thread while training goes on (learner.training.freezing).
+            begin: copies the parameters, given the path of the empty file and the version, and returns the function
+                that writes them there, which may be called on another thread while training goes on
+                (learner.training.freezing).
 
         Raises:
             RunFolderError: the disk is full or read-only.
@@ -102,7 +106,7 @@ class RetainedVersions:
         path = self._folder / f".{version:012d}.state.{next(self._number)}.{os.getpid()}.tmp"
         try:
             path.touch()
-            return Freezing(path, begin(path))
+            return Freezing(path, begin(path, version))
         except OSError as error:
             path.unlink(missing_ok=True)
             raise run_folder_error(self._folder, error) from None
@@ -192,7 +196,7 @@ class RetainedVersions:
     def host_params(self, version: Version, config: ModelConfig) -> Params:
         """Return the tensors of `used` by name as views of the mapped file, which each device reads its slices from.
 
-        In a run with adapters these are the adapters: zeros for the base.
+        In a run with adapters these are what comes over the base: for the base itself zeros, and no noise.
 
         Raises:
             CheckpointError: see state.

@@ -1,4 +1,4 @@
-"""Round a model on its mesh to the frozen base of a run with adapters, and merge adapters into such a base."""
+"""Round a model on its mesh to the frozen base of a run with adapters; merge adapters or add noise to such a base."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import functools
 from collections.abc import Iterable, Mapping
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from learner.training.mesh import placed_params, stacked_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.mesh import params_shardings
+from rollcast.policy.norm_noise import norm_noise
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import merged_params, rounded_params
 from rollcast.policy.stacking import stack_of
@@ -63,3 +65,9 @@ def merged_on(mesh: Mesh, config: ModelConfig, base: Params, adapters: Params) -
     where = params_shardings(mesh, jax.eval_shape(merge, base, adapters))
     whole: Params = jax.jit(merge, out_shardings=where)(base, adapters)
     return whole
+
+
+def noisy_scales(mesh: Mesh, config: ModelConfig, base: Params, seed: int, version: int) -> Params:
+    """Return the scales f32 that a version's noise makes of a stacked base's, on the mesh; none without noise."""
+    noise = placed_params(mesh, norm_noise(config, seed, version))
+    return {name: base[name].astype(jnp.float32) + value for name, value in noise.items()}

@@ -13,7 +13,7 @@ import numpy as np
 
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
-from learner.training.base import merged_on, rounded_on, stacked_base
+from learner.training.base import merged_on, noisy_scales, rounded_on, stacked_base
 from learner.training.critic import Critic, Judgement
 from learner.training.freezing import Write, begin_freeze, gather_into
 from learner.training.mesh import make_mesh, moved, placed_params, stacked_params
@@ -79,9 +79,10 @@ class Trainer:
             return Layers(self._params)
         return Layers(merged_on(self.mesh, self.model_config, self._base, self._params))
 
-    def trained_layers(self) -> Layers:
-        """Return a view like `layers` of what is trained and published: all parameters, or the adapters alone."""
-        return Layers(self._params)
+    def published_layers(self, version: int) -> Layers:
+        """Return a view like `layers` of what a version consists of: all parameters, or adapters with its noise."""
+        noisy = noisy_scales(self.mesh, self.model_config, self._base, self._config.seed, version)
+        return Layers(self._params | noisy)
 
     def set_params(self, params: Params) -> None:
         """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too.
@@ -131,8 +132,12 @@ class Trainer:
 
     @property
     def scores_on_policy(self) -> bool:
-        """Whether a step's own forward pass can score tokens of the current policy: it is the batch's only step."""
-        return self._config.objective.passes == 1
+        """Whether a step's own forward pass can score tokens of the newest version.
+
+        It can if it is the batch's only step, and the version has no noise, which the trained policy has not.
+        """
+        lora = self.model_config.lora
+        return self._config.objective.passes == 1 and not (lora is not None and lora.noisy)
 
     def train_step(
         self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
@@ -207,17 +212,17 @@ class Trainer:
         """End the trace, and write it."""
         end_trace()
 
-    def begin_freeze(self, path: Path) -> Write:
-        """Copy the current parameters as the rollout reads them, and return the function that writes them to a file.
+    def begin_freeze(self, path: Path, version: int) -> Write:
+        """Copy the parameters as rollouts of this version read them, and return the function that writes them.
 
         The next step may be taken before the function is called (see learner.training.freezing).
         """
-        return begin_freeze(self.model_config, self.trained_layers(), path)
+        return begin_freeze(self.model_config, self.published_layers(version), path)
 
-    def snapshot(self) -> Snapshot:
-        """Return the current parameters as the rollout reads them, in memory."""
+    def snapshot(self, version: int = 0) -> Snapshot:
+        """Return the current parameters as rollouts of a version read them, in memory; version 0 has no noise."""
         with tempfile.NamedTemporaryFile(prefix="rollcast-snapshot-") as file:
-            tensors = self.begin_freeze(Path(file.name))()
+            tensors = self.begin_freeze(Path(file.name), version)()
             return Snapshot(tensors, file.read())
 
     def state(self) -> dict[str, jax.Array]:

@@ -79,6 +79,17 @@ class LoraConfig(ConfigModel):
     targets: tuple[str, ...] = ()
     """The linear layers of each block that have an adapter, for example ["attention.query", "attention.value"]; empty:
     all those of attention and of a dense feed-forward layer. Experts, router, embedding and head cannot have one."""
+    noise_start: float = Field(0.0, ge=0.0)
+    """Standard deviation of the noise on the scales of each published version's norms in the second stage, added to
+    scales of about 1 (Huang et al. 2025, "QeRL", section 3.3, which takes 0.01); 0: versions have no noise. Rollouts
+    explore with it, and the trained policy has none. In bfloat16 scales near 1 are 0.004 to 0.008 apart, so that much
+    smaller noise changes few of them."""
+    noise_end: float = Field(0.0005, gt=0.0)
+    """Standard deviation in the last stage and after it. It falls by the same factor from each stage to the next."""
+    noise_stages: int = Field(10, ge=3)
+    """Equal parts of noise_steps. The first has no noise, as in the paper's experiments."""
+    noise_steps: int = Field(0, ge=0)
+    """Learner steps in which the noise falls, most often those of the run."""
 
     @field_validator("targets")
     @classmethod
@@ -88,6 +99,20 @@ class LoraConfig(ConfigModel):
             if target not in known:
                 raise ValueError(f"no linear layer {target!r} can have an adapter; those that can: {', '.join(known)}")
         return tuple(sorted(set(targets)))
+
+    @model_validator(mode="after")
+    def _noise_falls(self) -> LoraConfig:
+        if self.noisy and not (self.noise_end <= self.noise_start and self.noise_stages <= self.noise_steps):
+            raise ValueError(
+                "noise (noise_start above 0) needs noise_end of at most noise_start, and noise_steps of at least "
+                "noise_stages, most often the steps of the run"
+            )
+        return self
+
+    @property
+    def noisy(self) -> bool:
+        """Return whether published versions have noise on the scales of norms (rollcast.policy.norm_noise)."""
+        return self.noise_start > 0.0
 
     @property
     def scale(self) -> float:

@@ -3,7 +3,8 @@
 A run with adapters has two states. The base is a whole snapshot (rollcast.policy.snapshot), published once and never
 changed; each later version is the adapters alone: for each target layer of each block ``lora_a`` [inputs, rank] and
 ``lora_b`` [rank, outputs], in the carrier's dtype. They are published and read like any tensors, and bound together
-with the base's (rollcast.policy.params.bind). No jax is needed here.
+with the base's (rollcast.policy.params.bind). With noise (rollcast.policy.norm_noise) a version also has scales of
+norms, which then replace the base's. No jax is needed here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.norm_noise import noisy_shapes
 from rollcast.policy.shapes import Shapes, parameter_shapes
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
@@ -45,9 +47,14 @@ def adapter_shapes(config: ModelConfig) -> Shapes:
     return dict(sorted(found.items()))
 
 
+def version_shapes(config: ModelConfig) -> Shapes:
+    """Return the shapes that a version of adapters has by name, sorted: theirs, and with noise those of scales."""
+    return dict(sorted((adapter_shapes(config) | noisy_shapes(config)).items()))
+
+
 def adapter_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return the specs that a version of adapters must have."""
-    return tensor_table((name, config.carrier_dtype, shape) for name, shape in adapter_shapes(config).items())
+    return tensor_table((name, config.carrier_dtype, shape) for name, shape in version_shapes(config).items())
 
 
 def initial_adapters(config: ModelConfig, seed: int) -> dict[str, Array]:

@@ -48,7 +48,7 @@ class Snapshot:
 def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
     """Copy parameters (masters or a thawed snapshot, on any device) into a snapshot in the configured precision.
 
-    They are all of a model without adapters, or adapters alone.
+    They are all of a model without adapters, or those of a version of adapters.
 
     Tensors are copied one after the other, so that memory holds the snapshot and a copy of one tensor.
     """
@@ -121,8 +121,8 @@ def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
 
 
 def specs_of(config: ModelConfig, names: Iterable[str]) -> tuple[TensorSpec, ...]:
-    """Return the specs of a state made of these parameters: of adapters alone, or of a whole snapshot."""
-    return adapter_specs(config) if all(map(is_adapter, names)) else tensor_specs(config)
+    """Return the specs of a state made of these parameters: of a version of adapters, or of a whole snapshot."""
+    return adapter_specs(config) if any(map(is_adapter, names)) else tensor_specs(config)
 
 
 def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
@@ -141,7 +141,7 @@ def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -
 def views(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
     """Return a state's tensors by name as NumPy arrays that share its memory; of a memory map they read nothing yet.
 
-    The state is a whole snapshot, or adapters alone.
+    The state is a whole snapshot, or that of a version of adapters.
 
     Raises:
         MalformedMessage: the tensors or the size are not those of this architecture.

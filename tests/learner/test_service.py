@@ -18,6 +18,7 @@ from learner.service import run
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hub.load import load_params
 from rollcast.policy.lora import adapter_specs, is_adapter
+from rollcast.policy.norm_noise import norm_noise
 from rollcast.policy.params import Params
 from rollcast.policy.products.quantise import WEIGHT_BLOCK, Quantised, dequantise
 from rollcast.policy.snapshot import freeze
@@ -228,8 +229,8 @@ async def test_a_killed_learner_replays_to_the_same_bits(world: World, script: S
 async def test_a_killed_learner_of_adapters_replays_to_the_same_bits(world: World, script: Script) -> None:
     script.steps, script.evaluated_by_peers = 5, True
     script.newest_usable_version = lambda step: max(0, step - 1)  # batches of older versions, of the base too
-    lora = {"rank": 2, "alpha": 4.0}
-    settings = config(world, lora=lora, model={**SMALL, "precision": "fp8"})
+    noise = {"noise_start": 0.05, "noise_end": 0.01, "noise_stages": 3, "noise_steps": 5}
+    settings = config(world, lora={"rank": 2, "alpha": 4.0, **noise}, model={**SMALL, "precision": "fp8"})
     first = asyncio.create_task(run(settings, asyncio.Event()))
     await world.coordinator.until(lambda: any(report.step == 4 for report in world.coordinator.step_reports))
     first.cancel()
@@ -246,14 +247,16 @@ async def test_a_killed_learner_of_adapters_replays_to_the_same_bits(world: Worl
     host, params = load_policy(world.run_folder)
     assert host.base_hash == base.state_hash.hex()
     assert {spec.name for spec in (*base.tensors, *others[0].tensors)} == set(params)
-    assert world.origin.versions[5].state == freeze(described_model(base), only_adapters(params)).state_bytes
-    check_exports(world, described_model(base), params)
+    model = described_model(base)
+    published = only_adapters(params) | with_noise(model, params, norm_noise(model, settings.seed, 5))
+    assert world.origin.versions[5].state == freeze(model, published).state_bytes
+    check_exports(world, model, params)
     with pytest.raises(CheckpointError, match="was started with adapters"):
         await run(config(world, model={**SMALL, "precision": "fp8"}), asyncio.Event())
 
 
 def check_exports(world: World, model: ModelConfig, params: Params) -> None:
-    """Check that adapters are exported merged into the numbers of the base's codes, and alone if so asked."""
+    """Check that adapters are exported merged into the numbers of the base's codes, or alone, and without noise."""
     out = world.run_folder / "out"
     exported = [
         export(world.run_folder, out / name, version=at, dtype="float32") for name, at in (("a", None), ("b", 5))
@@ -262,9 +265,21 @@ def check_exports(world: World, model: ModelConfig, params: Params) -> None:
     a, b = (np.asarray(params[f"layers.0.attention.output.lora_{end}"]) for end in "ab")
     codes = dequantise(Quantised(params[name], params[f"{name}_scale"]), WEIGHT_BLOCK)
     for done in exported:
-        np.testing.assert_allclose(load_params(model, done.folder)[name], codes + 2.0 * a @ b, atol=1e-6)
+        found, scale = load_params(model, done.folder), "layers.0.attention_norm.scale"
+        np.testing.assert_allclose(found[name], codes + 2.0 * a @ b, atol=1e-6)
+        np.testing.assert_array_equal(found[scale], params[scale])
     export(world.run_folder, out / "c", adapter=True)
     assert sorted(path.name for path in (out / "c").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def with_noise(model: ModelConfig, params: Params, noise: Params) -> Params:
+    """Return the scales of single layers with noise [layers, width]."""
+    return {
+        name: params[name] + rows[layer]
+        for stack, rows in noise.items()
+        for layer in range(model.layers)
+        for name in [stack.replace("layers.", f"layers.{layer}.")]
+    }
 
 
 def only_adapters(params: Params) -> Params:

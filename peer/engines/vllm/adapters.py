@@ -17,7 +17,7 @@ import numpy as np
 from peer.engines.base import VersionState
 from peer.engines.vllm.checkpoint import PRECISIONS, Checkpoint, read_model
 from rollcast.policy.config import ModelConfig
-from rollcast.runtime.errors import CorruptChunk, ModelError, StoreError
+from rollcast.runtime.errors import CorruptChunk, MalformedMessage, ModelError, StoreError
 from rollcast.wire.versions.records import state_hash
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm/config/lora.py, MaxLoRARanks
@@ -35,12 +35,13 @@ def stage_adapters(version: VersionState, folder: Path, loaded_hash: bytes) -> C
         loaded_hash: BLAKE3 of the version's state.
 
     Raises:
-        MalformedMessage: see read_model.
+        MalformedMessage: see read_model; or the run's versions have noise.
         CorruptChunk: the base is not the one that the version's record names.
         StoreError: the disk refuses.
     """
     record, whole = version.record, version.base or version
     config = read_model(record)
+    _check_noise(config)
     base = folder / "bases" / whole.record.state_hash.hex()[:16]
     place = folder / f"{record.version}-{loaded_hash.hex()[:16]}"
     shutil.rmtree(place, ignore_errors=True)
@@ -63,6 +64,15 @@ def stage_adapters(version: VersionState, folder: Path, loaded_hash: bytes) -> C
         base=base,
         adapters=place if version.base is not None else None,
     )
+
+
+def _check_noise(config: ModelConfig) -> None:
+    if config.lora is not None and config.lora.noisy:
+        raise MalformedMessage(
+            "the vllm engine cannot run versions with noise on the scales of norms",
+            cause="the run's lora.noise_start is above 0, and vLLM exchanges the matrices of adapters alone",
+            fix='set engine.kind = "jax" on this peer, or remove lora.noise_start from the learner\'s configuration',
+        )
 
 
 def _stage_base(whole: VersionState, config: ModelConfig, base: Path, version: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.lora import adapter_shapes, is_adapter
+from rollcast.policy.lora import adapter_shapes, is_adapter, version_shapes
 from rollcast.policy.shapes import Shapes, head_copies, is_hidden_kernel, parameter_count, parameter_shapes
 
 Bytes = dict[str, int]  # bytes by component
@@ -144,8 +144,8 @@ def master_bytes(model: ModelConfig) -> int:
 
 
 def version_bytes(model: ModelConfig) -> int:
-    """Return the bytes of a version after the first: of adapters alone, or of a whole snapshot."""
-    return _item_bytes(model) * sum(map(math.prod, adapter_shapes(model).values())) or snapshot_bytes(model)
+    """Return the bytes of a version after the first: of adapters and what comes with them, or of a whole snapshot."""
+    return _item_bytes(model) * sum(map(math.prod, version_shapes(model).values())) or snapshot_bytes(model)
 
 
 def moment_bytes(model: ModelConfig, dtype: StateDtype, optimiser: OptimiserName = "adamw") -> int:

@@ -39,6 +39,9 @@ WITH_EXPERTS = MODEL.model_copy(
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 
+NOISY = LoraConfig(rank=2, noise_start=0.05, noise_end=0.01, noise_stages=3, noise_steps=3)
+
+
 def host_state(step: int) -> HostState:
     return HostState(step, step, "run", 0, 1, "{}", MODEL.model_dump_json(), "", {}, 8, [], {})
 
@@ -68,7 +71,7 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
     metrics = []
     for number in range(steps):
         print(f"step {number}", file=sys.stderr, flush=True)
-        snapshot = trainer.snapshot()
+        snapshot = trainer.snapshot(number + 1)
         assert model.lora is not None or snapshot == freeze(model, trainer.params())
         params = thaw(model, snapshot.tensors, snapshot.state_bytes)
         behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
@@ -79,7 +82,7 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
     assert saved is not None
     return {
         "metrics": metrics,
-        "snapshot": hashlib.sha256(trainer.snapshot().state_bytes).hexdigest(),
+        "snapshot": hashlib.sha256(trainer.snapshot(steps).state_bytes).hexdigest(),
         "digest": saved.digest,
         "restored": None if restored is None else restored.digest,
     }
@@ -109,12 +112,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader receives")
     parser.add_argument("--experts", action="store_true", help="a model with experts, and batches with routes")
-    parser.add_argument("--adapters", action="store_true", help="train adapters over a frozen base")
+    parser.add_argument("--adapters", action="store_true", help="train adapters over a frozen base, with noise")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
     arguments = parser.parse_args()
     meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]
     model, from_folder = WITH_EXPERTS if arguments.experts else MODEL, {"init_from": arguments.init_from}
-    model = adapted(model, LoraConfig(rank=2)) if arguments.adapters else model
+    model = adapted(model, NOISY) if arguments.adapters else model
     if arguments.processes == 1:
         found = [
             course(

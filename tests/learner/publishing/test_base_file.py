@@ -62,3 +62,13 @@ def test_the_first_version_shares_the_bytes_on_disk(tmp_path: Path) -> None:
     assert frozen.tensors == snapshot.tensors
     assert bytes(frozen.state_bytes) == snapshot.state_bytes
     assert frozen.path.stat().st_ino == (tmp_path / "base" / f"{digest}.state").stat().st_ino
+
+
+def test_the_learner_samples_a_version_without_its_noise(tmp_path: Path) -> None:
+    bases, params = BaseFiles(tmp_path), initial_params(CONFIG, 1)
+    scale, adapter = "layers.0.attention_norm.scale", "layers.0.attention.key.lora_a"
+    own = {scale: np.asarray(params[scale]) + 1, adapter: np.ones((2, 2))}
+    found = bases.beneath(keep(bases, freeze(CONFIG, params)), CONFIG, own)
+    assert found.keys() == params.keys() | {adapter}
+    np.testing.assert_array_equal(found[scale], params[scale])
+    assert found[adapter] is own[adapter]

@@ -156,8 +156,8 @@ def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> No
     retained = RetainedVersions(tmp_path, mapped=2)
     data = state(1)
 
-    def begin(path: Path) -> Callable[[], tuple[TensorSpec, ...]]:
-        assert path.read_bytes() == b""
+    def begin(path: Path, version: Version) -> Callable[[], tuple[TensorSpec, ...]]:
+        assert (path.read_bytes(), version) == (b"", 1)
 
         def write() -> tuple[TensorSpec, ...]:
             path.write_bytes(data)
@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_no_half_of_a_snapshot(tmp_path: Path) -> None:
     def fail() -> tuple[TensorSpec, ...]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    freezing = retained.freeze(Version(1), lambda _: fail)
+    freezing = retained.freeze(Version(1), lambda *_: fail)
     with pytest.raises(RunFolderError, match="full"):
         freezing.finish()
     assert not list(tmp_path.iterdir())

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from learner.objective.config import ObjectiveConfig
 from learner.training import base
 from learner.training.mesh import make_mesh
+from learner.training.packing import TrainingRow, pack
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import LoraConfig, adapted
 from rollcast.policy.lora import absent_adapters, adapter_specs, is_adapter
 from rollcast.policy.params import Params, initial_params
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.snapshot import freeze, views
 from rollcast.policy.stacking import stacked
+from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.rollouts import Sampling, Segment
 from tests.learner.tiny import CONFIG, MODEL, copied_state, tiny_batch
 
 MODEL_OF_CODES = adapted(MODEL.model_copy(update={"precision": "fp8"}), LoraConfig(rank=2, alpha=4.0))
@@ -32,9 +37,9 @@ def fresh(trainer: Trainer) -> Trainer:
     return trainer
 
 
-def published(trainer: Trainer) -> Params:
-    snapshot = trainer.snapshot()
-    return views(MODEL_OF_CODES, snapshot.tensors, snapshot.state_bytes)
+def published(trainer: Trainer, version: int = 0) -> Params:
+    snapshot = trainer.snapshot(version)
+    return views(trainer.model_config, snapshot.tensors, snapshot.state_bytes)
 
 
 def base_of(trainer: Trainer, path: Any) -> bytes:
@@ -122,3 +127,41 @@ def test_the_whole_parameters_are_the_base_with_its_adapters_merged() -> None:
     np.testing.assert_allclose(found.pop(name), alone.pop(name) + 2.0 * a @ b, atol=1e-5)
     assert found.keys() == alone.keys()
     np.testing.assert_array_equal(found["embedding"], alone["embedding"])
+
+
+NOISE = LoraConfig(rank=2, alpha=4.0, noise_start=0.5, noise_end=0.1, noise_stages=3, noise_steps=9)
+
+
+def test_rollouts_of_a_version_with_noise_are_scored_with_its_own_scales() -> None:
+    trainer = Trainer(adapted(MODEL, NOISE), CONFIG)
+    own, base = published(trainer, 5), initial_params(MODEL, CONFIG.seed)
+    sampler, asked = (
+        Sampler(trainer.model_config, 4, 3, 4),
+        [SampleRequest((2, 3, 4 + seed), seed) for seed in range(4)],
+    )
+    made = sampler.generate(base | own, asked, Sampling(1.0, 3, ()))
+    rows = [
+        TrainingRow(seed, 0, asked[seed].prompt_token_ids, (segment_of(one.token_ids),), 1.0, seed % 2)
+        for seed, one in enumerate(made)
+    ]
+    batch = pack(rows, time=6, objective=ObjectiveConfig(), completion_tokens_max=3)
+    found = behaviour_by_version(trainer, batch, {5: own}.__getitem__).logprobs[batch.loss_mask]
+    np.testing.assert_allclose(found, [logprob for one in made for logprob in one.logprobs], atol=1e-5)
+    trained = trainer.behaviour(trainer.placed(published(trainer, 0)), batch).logprobs[batch.loss_mask]
+    assert np.max(np.abs(found - trained)) > 0.01, "else the test shows nothing"
+    assert not trainer.scores_on_policy, "the training pass has no noise"
+
+
+def segment_of(tokens: tuple[int, ...]) -> Segment:
+    return Segment("assistant", Epoch(0), Version(5), PeerId("p"), tokens, b"\1" * len(tokens))
+
+
+def test_each_version_has_noise_of_its_own_and_the_trained_policy_none() -> None:
+    trainer, again = Trainer(adapted(MODEL, NOISE), CONFIG), Trainer(adapted(MODEL, NOISE), CONFIG)
+    assert trainer.snapshot(5) == again.snapshot(5)
+    assert trainer.snapshot(5).tensors == adapter_specs(trainer.model_config)
+    name = "layers.0.attention_norm.scale"
+    before, scales = trainer.params()[name], [published(trainer, version)[name] for version in (2, 4, 5, 8)]
+    np.testing.assert_array_equal(scales[0], before, "the first stage has no noise")
+    assert len({one.tobytes() for one in scales}) == 4
+    np.testing.assert_array_equal(trainer.params()[name], before)

@@ -285,7 +285,7 @@ def test_a_version_holds_the_parameters_of_its_step_though_training_went_on(fres
     expected = freeze(MODEL, fresh.params())
     path = tmp_path / "state"
     path.touch()
-    write = fresh.begin_freeze(path)
+    write = fresh.begin_freeze(path, 1)
     batch = tiny_batch(REWARDS)
     fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
     assert write() == expected.tensors

@@ -13,6 +13,7 @@ from peer.engines.base import VersionState, WarmUp
 from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import LoraConfig, adapted
 from rollcast.policy.lora import initial_adapters, merged
+from rollcast.policy.norm_noise import noisy_shapes
 from rollcast.policy.params import initial_params
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.wire.ids import Version
@@ -92,6 +93,22 @@ async def test_the_base_is_copied_once_and_one_program_serves_every_version(monk
     await engine.close()
     assert not [name for name in compiled if "backend_compile" in name]
     assert sum(copied) == len(BASE.state) + 3 * len(FIRST.state), "zeros stand for the first version's adapters"
+
+
+async def test_a_version_with_noise_computes_with_its_own_scales() -> None:
+    noisy = adapted(MODEL, LoraConfig(rank=2, alpha=4, noise_start=0.3, noise_steps=10))
+    scales = {name: WHOLE[name] + np.float32(0.3) * (index + 1) for index, name in enumerate(noisy_shapes(noisy))}
+    base = state_of(jax_version(0, noisy, WHOLE))
+    versions = [base, state_of(jax_version(1, noisy, adapters_of(1) | scales), base)]
+    expected = {name: merged(ADAPTED, name, np.asarray(one), adapters_of(1)) for name, one in (WHOLE | scales).items()}
+    plain = [state_of(jax_version(at, MODEL, params)) for at, params in enumerate((WHOLE, expected))]
+    noisy_engine, plain_engine = JaxEngine(concurrent_rollouts=4), JaxEngine(concurrent_rollouts=4)
+    for own, whole_model in zip(versions, plain, strict=True):
+        found, wanted = await drawn(noisy_engine, own), await drawn(plain_engine, whole_model)
+        assert found[0] == wanted[0]
+        np.testing.assert_allclose(found[1], wanted[1], atol=1e-5)
+    await noisy_engine.close()
+    await plain_engine.close()
 
 
 async def test_a_late_joiner_loads_the_base_with_the_newest_adapters() -> None:

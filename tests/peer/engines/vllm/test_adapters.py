@@ -80,6 +80,14 @@ def test_adapters_without_their_base_are_refused(
         stage_adapters(version(), tmp_path, FIRST.record.state_hash)
 
 
+def test_noise_on_scales_is_refused(tmp_path: Path) -> None:
+    noisy = adapted(PLAIN, LoraConfig(rank=4, noise_start=0.01, noise_steps=100))
+    version = state_of(jax_version(0, noisy, initial_params(noisy, 0)))
+    with pytest.raises(MalformedMessage, match="noise") as refused:
+        stage_adapters(version, tmp_path, version.record.state_hash)
+    assert 'engine.kind = "jax"' in refused.value.fix
+
+
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "bases").write_text("in the way")
     with pytest.raises(StoreError, match="version 1"):
