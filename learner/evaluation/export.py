@@ -127,7 +127,7 @@ def _published(run_folder: Path, version: Version) -> Policy:
 def _whole(policy: Policy, dtype: FileDtype) -> Params:
     """Return the policy's parameters as numbers, adapters merged into them in float32 before they are rounded."""
     adapters = {name: value for name, value in policy.params.items() if is_adapter(name)}
-    base = without_codes({name: value for name, value in policy.params.items() if name not in adapters})
+    base = without_codes(policy.model, {name: value for name, value in policy.params.items() if name not in adapters})
     if not adapters:
         return base
     # One tensor at a time is float32.

@@ -66,6 +66,8 @@ ATTENTION_TARGETS = ("attention.query", "attention.key", "attention.value", "att
 FEED_FORWARD_TARGETS = ("feed_forward.gate", "feed_forward.up", "feed_forward.down")
 RANK_MAX = 1024
 """The highest rank of an adapter."""
+PACKED_BLOCK = 16
+"""Inputs of a linear layer that share a scale in NVFP4."""
 
 
 class LoraConfig(ConfigModel):
@@ -79,6 +81,10 @@ class LoraConfig(ConfigModel):
     targets: tuple[str, ...] = ()
     """The linear layers of each block that have an adapter, for example ["attention.query", "attention.value"]; empty:
     all those of attention and of a dense feed-forward layer. Experts, router, embedding and head cannot have one."""
+    base: Literal["model", "nvfp4"] = "model"
+    """Form of the frozen weights. model: that of the model's precision. nvfp4: the linear layers that could have an
+    adapter are codes of 4 bits with scales (rollcast.policy.products.nvfp4), for learner and rollout alike; their
+    numbers are multiplied in the model's precision, float32 or bfloat16."""
     noise_start: float = Field(0.0, ge=0.0)
     """Standard deviation of the noise on the scales of each published version's norms in the second stage, added to
     scales of about 1 (Huang et al. 2025, "QeRL", section 3.3, which takes 0.01); 0: versions have no noise. Rollouts
@@ -210,7 +216,21 @@ class ModelConfig(ConfigModel):
         unknown = [target for target in self.lora.targets if target not in known]
         if unknown or not self.lora.targets:
             raise ValueError(f"this model's layers with an adapter can be {', '.join(known)}, not {unknown}")
+        if self.has_packed_base:
+            self._check_packing()
         return self
+
+    def _check_packing(self) -> None:
+        if self.precision == "fp8":
+            raise ValueError('lora.base "nvfp4" is multiplied in the model\'s precision: choose bfloat16 or float32')
+        inputs = {self.width, self.query_heads * self.head_size, 0 if self.experts else self.feed_forward_width}
+        if any(size % PACKED_BLOCK for size in inputs):
+            raise ValueError(f'lora.base "nvfp4" needs linear layers whose inputs {PACKED_BLOCK} divides')
+
+    @property
+    def has_packed_base(self) -> bool:
+        """Return whether the linear layers of the blocks are published as codes of 4 bits."""
+        return self.lora is not None and self.lora.base == "nvfp4"
 
     @property
     def route_shape(self) -> RouteShape:

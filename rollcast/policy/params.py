@@ -25,8 +25,9 @@ from rollcast.policy.stacking import is_stacked
 
 Params = dict[str, Any]
 
-# A snapshot's kernel in E4M3 is two tensors, codes and exponents: "....kernel" and "....kernel_scale".
-EXPONENTS_SUFFIX = ".kernel_scale"
+# A snapshot's kernel in codes is several tensors: "....kernel", "....kernel_scale", and in NVFP4 a third one.
+SCALE_SUFFIX = ".kernel_scale"
+TENSOR_SCALE_SUFFIX = ".kernel_tensor_scale"
 
 # It is small against what the blocks add, so that computed features dominate the residual stream from the start: with
 # embeddings of deviation 1 the demonstration model is about twice as slow to learn sums.
@@ -77,7 +78,7 @@ def bind(config: ModelConfig, params: Params) -> Decoder:
     Raises:
         KeyError: a tensor is missing.
     """
-    frozen = any(name.endswith(EXPONENTS_SUFFIX) for name in params)
+    frozen = any(name.endswith(SCALE_SUFFIX) for name in params)
     has_adapters = any(map(is_adapter, params))
     graph, leaves = _skeleton(
         config, frozen=frozen, scanned=any(map(is_stacked, params)), lora=config.lora if has_adapters else None
@@ -99,18 +100,19 @@ def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 def abstract_snapshot(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     """Return shape and dtype by name of every tensor that a rollout reads.
 
-    With an fp8 precision kernels are codes and exponents; all other tensors have the carrier's dtype. Adapters are not
-    among them: they are a state of their own (rollcast.policy.lora).
+    With an fp8 precision or a base in NVFP4 kernels are codes and scales; all other tensors have the carrier's dtype.
+    Adapters are not among them: they are a state of their own (rollcast.policy.lora).
 
     Raises:
         ValueError: see initial_params.
     """
     carrier = jnp.dtype(config.carrier_dtype)
     tensors = {_name(path): leaf.get_value() for path, leaf in _skeleton(config, frozen=True)[1]}
-    return {
-        name: jax.ShapeDtypeStruct(leaf.shape, carrier if leaf.dtype == jnp.float32 else leaf.dtype)
-        for name, leaf in tensors.items()
-    }
+
+    def dtype_of(name: str, leaf: Any) -> Any:
+        return carrier if leaf.dtype == jnp.float32 and not name.endswith(TENSOR_SCALE_SUFFIX) else leaf.dtype
+
+    return {name: jax.ShapeDtypeStruct(leaf.shape, dtype_of(name, leaf)) for name, leaf in tensors.items()}
 
 
 @functools.lru_cache(maxsize=16)
@@ -134,6 +136,8 @@ def _decoder(config: ModelConfig, *, frozen: bool, scanned: bool, lora: LoraConf
     for _, module in nnx.iter_modules(model.layers):
         if isinstance(module, Linear | GroupedLinear):
             module.set_flow(flow)
+        if isinstance(module, Linear) and frozen and config.has_packed_base:
+            module.set_flow("nvfp4-codes")
     if lora is not None:
         for block in [model.layers] if scanned else model.layers:
             for target in lora.targets:

@@ -28,6 +28,11 @@ def is_hidden_kernel(name: str) -> bool:
     return name.startswith("layers.") and name.endswith(".kernel") and not name.endswith(ROUTER)
 
 
+def is_packable_kernel(name: str) -> bool:
+    """Return whether a parameter is the kernel of a linear layer that can be frozen as codes of 4 bits: no expert's."""
+    return is_hidden_kernel(name) and ".expert_" not in name
+
+
 def parameter_count(config: ModelConfig) -> int:
     """Return the count of numbers in all parameters."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())

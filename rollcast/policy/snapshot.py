@@ -2,7 +2,8 @@
 
 `freeze` rounds the learner's masters to the configured precision once, with the code by which the training forward
 reads them (rollcast.policy.products.linear); all roles then read those same bytes. A kernel in E4M3 is two tensors: its
-codes, and an int8 exponent for each of their blocks. Tensors follow each other without gaps, in sorted order of their
+codes, and an int8 exponent for each of their blocks. A base's kernel in NVFP4 is three: two codes to a byte, an E4M3
+scale for each of their blocks, and a float32 scale. Tensors follow each other without gaps, in sorted order of their
 names, row-major and little-endian.
 """
 
@@ -21,7 +22,9 @@ import numpy as np
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.lora import adapter_shapes, adapter_specs, is_adapter, merged
-from rollcast.policy.params import EXPONENTS_SUFFIX, Params, abstract_snapshot
+from rollcast.policy.params import SCALE_SUFFIX, TENSOR_SCALE_SUFFIX, Params, abstract_snapshot
+from rollcast.policy.products.linear import settled
+from rollcast.policy.products.nvfp4 import PACKED, Packed, pack, unpack
 from rollcast.policy.products.quantise import CODE, WEIGHT_BLOCK, Quantised, dequantise, quantise
 from rollcast.policy.stacking import Layer, cut
 from rollcast.runtime.errors import MalformedMessage
@@ -34,6 +37,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
     "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
 }
 
 
@@ -64,7 +68,7 @@ def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Arr
 
     The parameter is an array, or a `Layer` of stacked parameters, which is read in place.
 
-    They are a kernel's codes and exponents, or the rounded value. They are copies on the parameter's devices. Integers
+    They are a kernel's codes and scales, or the rounded value. They are copies on the parameter's devices. Integers
     keep each bit on any device, where a conversion between floating-point types may flush subnormal numbers to zero. A
     parameter that is a snapshot's tensor already keeps its bits.
     """
@@ -74,6 +78,9 @@ def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Arr
             value = cut(value).astype(config.carrier_dtype)
         codes, exponents = _quantised_bits(value)
         return {name: codes, f"{name}_scale": exponents}
+    if dtype == PACKED and value.dtype != PACKED:
+        codes, scales, tensor_scale = _packed_bits(value)
+        return {name: codes, f"{name}_scale": scales, f"{name}_tensor_scale": tensor_scale}
     return {name: _rounded_bits(value, dtype)}
 
 
@@ -90,6 +97,14 @@ def _quantise_to_bits(matrix: jax.Array | Layer) -> tuple[jax.Array, jax.Array]:
 
 
 _quantised_bits = jax.jit(_quantise_to_bits)
+
+
+def _pack_to_bits(matrix: jax.Array | Layer) -> tuple[jax.Array, ...]:
+    packed = pack(cut(matrix))
+    return tuple(jax.lax.bitcast_convert_type(leaf, f"u{leaf.dtype.itemsize}") for leaf in packed)
+
+
+_packed_bits = jax.jit(_pack_to_bits)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -167,21 +182,23 @@ def rounded_params(config: ModelConfig, name: str, value: Any) -> Params:
     return {one: jax.lax.bitcast_convert_type(leaf, dtypes[one]) for one, leaf in bits.items()}
 
 
-def without_codes(params: Mapping[str, Any]) -> Params:
-    """Replace E4M3 codes and their scales by the numbers f32 that they stand for, which bfloat16 holds exactly."""
+def without_codes(config: ModelConfig, params: Mapping[str, Any]) -> Params:
+    """Replace codes and their scales by the numbers f32 that a forward pass reads, which the carrier's dtype holds."""
     whole: Params = {}
     for name, value in params.items():
-        scale = params.get(f"{name}_scale")
-        if scale is not None:
+        scale, tensor_scale = params.get(f"{name}_scale"), params.get(f"{name}_tensor_scale")
+        if scale is not None and tensor_scale is not None:
+            whole[name] = settled(unpack(Packed(value, scale, tensor_scale)), jnp.dtype(config.carrier_dtype))
+        elif scale is not None:
             whole[name] = dequantise(Quantised(value, scale), WEIGHT_BLOCK)
-        elif not name.endswith(EXPONENTS_SUFFIX):
+        elif not name.endswith((SCALE_SUFFIX, TENSOR_SCALE_SUFFIX)):
             whole[name] = value
     return whole
 
 
 def merged_params(config: ModelConfig, base: Mapping[str, Any], adapters: Mapping[str, Any]) -> Params:
     """Return float32 parameters in which the adapters are part of a base's kernels; of one layer each, or stacked."""
-    return {name: merged(config, name, value, adapters) for name, value in without_codes(base).items()}
+    return {name: merged(config, name, value, adapters) for name, value in without_codes(config, base).items()}
 
 
 def _view(buffer: memoryview, spec: TensorSpec) -> np.ndarray[Any, Any]:

@@ -15,8 +15,10 @@ from rollcast.policy.params import Params, initial_params
 from rollcast.policy.products.grouped import Kernel, grouped_matmul
 from rollcast.policy.products.linear import Flow, fp8_matmul
 from rollcast.policy.products.quantise import WEIGHT_BLOCK, quantise
-from rollcast.policy.snapshot import freeze, thaw
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
+from rollcast.policy.snapshot import Snapshot, freeze, merged_params, tensor_specs, thaw
 from rollcast.runtime.errors import ConfigError, MalformedMessage
+from rollcast.wire.rollouts import Sampling
 from tests.policy.test_model import forward
 from tests.policy.tiny import TINY, TINY_EXPERTS, reference_logits
 
@@ -113,6 +115,49 @@ def test_a_frozen_kernel_has_no_product_for_its_gradient() -> None:
     assert not {base[f"layers.0.{name}.kernel"].shape for name in ("attention.query", "feed_forward.up")} & shapes
 
 
+PACKED = adapted(
+    TINY.model_copy(update={"layers": 1, "feed_forward_width": 32}), LoraConfig(rank=3, alpha=5.0, base="nvfp4")
+)
+
+
+@pytest.fixture(scope="module")
+def packed_base() -> Snapshot:
+    return freeze(PACKED, initial_params(PACKED, 3))
+
+
+def test_a_base_of_4_bits_is_published_as_codes(packed_base: Snapshot) -> None:
+    assert packed_base.tensors == tensor_specs(PACKED)
+    in_bfloat16 = tensor_specs(PACKED.model_copy(update={"precision": "bfloat16"}))
+    found = {spec.name: (spec.dtype, spec.shape) for spec in in_bfloat16}
+    name = "layers.0.feed_forward.down.kernel"
+    assert found[name] == ("uint8", (16, 16))
+    assert found[f"{name}_scale"] == ("float8_e4m3fn", (2, 16))
+    assert found[f"{name}_tensor_scale"] == ("float32", (1,))
+    assert found["embedding"][0] == found["layers.0.attention_norm.scale"][0] == "bfloat16"
+    assert freeze(PACKED, thaw(PACKED, packed_base.tensors, packed_base.state_bytes)) == packed_base
+
+
+def test_learner_and_sampler_compute_with_the_numbers_of_a_base_of_4_bits(packed_base: Snapshot) -> None:
+    base, adapters = thaw(PACKED, packed_base.tensors, packed_base.state_bytes), some_adapters(PACKED)
+    sampler = Sampler(PACKED, prompt_tokens_max=4, new_tokens_max=2, batch_size=1)
+    sampled = sampler.generate(base | adapters, [SampleRequest((1, 2, 3, 4), seed=1)], Sampling(1.0, 2, ()))[0]
+    tokens = (1, 2, 3, 4, *sampled.token_ids)
+    rows = (jnp.array([tokens], jnp.int32), *INPUTS[1:], jnp.ones(1, jnp.float32))
+    learned = jax.jit(completion_logprobs, static_argnums=0)(PACKED, base | adapters, *rows).logprobs
+    np.testing.assert_allclose(sampled.logprobs, learned[0, 4:], atol=5e-6)
+    logits = reference_logits(PACKED, merged_params(PACKED, base, adapters), list(tokens))
+    expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    np.testing.assert_allclose(learned[0, 1:], expected[range(5), tokens[1:]], atol=2e-5)
+
+
+def test_of_a_base_of_4_bits_the_backward_pass_keeps_the_codes_alone(packed_base: Snapshot) -> None:
+    base = thaw(PACKED, packed_base.tensors, packed_base.state_bytes)
+    kept = jax.eval_shape(lambda own: jax.vjp(lambda own: score(PACKED, base | own), own)[1], some_adapters(PACKED))
+    found = {(leaf.shape[-2:], str(leaf.dtype)) for leaf in jax.tree.leaves(kept)}
+    assert ((8, 32), "uint8") in found
+    assert ((16, 32), "float32") not in found
+
+
 def test_fresh_and_absent_adapters_change_nothing() -> None:
     config = DENSE.model_copy(update={"precision": "bfloat16"})
     base = initial_params(config, 3)
@@ -157,6 +202,8 @@ def test_an_adapter_version_of_8b_with_rank_16_has_87_megabytes() -> None:
     [
         (TINY_EXPERTS, {"targets": ["feed_forward.gate"]}, "attention.key"),
         (TINY.model_copy(update={"precision": "fp8-naive"}), {}, "fp8-naive"),
+        (PACKED.model_copy(update={"lora": None, "precision": "fp8"}), {"base": "nvfp4"}, "choose bfloat16"),
+        (PACKED.model_copy(update={"lora": None, "width": 24}), {"base": "nvfp4"}, "16 divides"),
     ],
 )
 def test_impossible_adapters_are_refused(model: ModelConfig, lora: dict[str, Any], problem: str) -> None:

@@ -80,7 +80,7 @@ def decode_record(model: ModelConfig) -> tuple[VersionRecord, bytes]:
 
 
 def _tensors(model: ModelConfig) -> tuple[TensorSpec, ...]:
-    if not model.precision.startswith("fp8"):
+    if not model.precision.startswith("fp8") and not model.has_packed_base:
         return tensor_table((name, model.carrier_dtype, shape) for name, shape in parameter_shapes(model).items())
     from rollcast.policy.params import abstract_snapshot
 

@@ -252,7 +252,8 @@ def _show(plan: MemoryPlan) -> None:
     count = f"{parameter_count(plan.model) / 1e9:.2f} billion parameters{active}"
     if plan.model.lora is not None:
         count += f", {_adapter_parameters(plan.model) / 1e6:.1f} million in adapters of rank {plan.model.lora.rank}"
-    console.print(f"{count}, precision {plan.model.precision}")
+    form = ", base in NVFP4" if plan.model.has_packed_base else ""
+    console.print(f"{count}, precision {plan.model.precision}{form}")
     for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
         console.print(_table(title, estimate))
     console.print(_disk_table(plan.disks))

@@ -9,7 +9,8 @@ the learner's.
 
 A kernel that is not differentiated, that of a frozen base, gets no product x.T @ dy, and its layer keeps no x. Adapters
 of low rank over it (Hu et al. 2021, "LoRA", section 4.1) compute in the carrier's dtype in every flow, the narrow
-product first.
+product first. Such a kernel may be NVFP4 codes (rollcast.policy.products.nvfp4), which are turned into the carrier's
+numbers where they are multiplied, in the backward pass again: of all layers together the codes alone are kept.
 
 Gradients of weights are float32 from the products on, in every flow, and so are their sums over devices: bfloat16 sums
 of thousands of tokens would lose the small terms (Micikevicius et al. 2018, "Mixed precision training", section 3.3).
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from rollcast.policy.products import fp8_unit
+from rollcast.policy.products.nvfp4 import Packed, packed_zeros, unpack
 from rollcast.policy.products.quantise import (
     ALONG_COLUMNS,
     ALONG_ROWS,
@@ -38,14 +40,15 @@ from rollcast.policy.products.quantise import (
     rounded,
 )
 
-#: How a kernel is read: in the activations' dtype; as a float32 master that is rounded to E4M3; or as E4M3 codes.
-Flow = Literal["carrier", "fp8-master", "fp8-codes"]
+#: How a kernel is read: in the activations' dtype; as a float32 master that is rounded to E4M3; or as codes.
+Flow = Literal["carrier", "fp8-master", "fp8-codes", "nvfp4-codes"]
 
 
 class Linear(nnx.Module):  # type: ignore[misc]
     """A linear layer: x @ kernel (+ bias); the kernel is [inputs, outputs], the bias [outputs].
 
-    In the flow "fp8-codes" there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs]. With an
+    In the flow "fp8-codes" there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs]. In the
+    flow "nvfp4-codes" kernel, kernel_scale and kernel_tensor_scale are the fields of a `Packed`. With an
     adapter, lora_a [inputs, rank] and lora_b [rank, outputs], ((x @ lora_a) @ lora_b) * lora_scale is added.
     """
 
@@ -53,16 +56,18 @@ class Linear(nnx.Module):  # type: ignore[misc]
         self.flow: Flow = "carrier"
         self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
         self.kernel_scale: nnx.Param | None = nnx.data(None)
+        self.kernel_tensor_scale: nnx.Param | None = nnx.data(None)
         self.lora_a: nnx.Param | None = nnx.data(None)
         self.lora_b: nnx.Param | None = nnx.data(None)
         self.lora_scale = 0.0
         self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32)) if bias else None
 
     def set_flow(self, flow: Flow) -> None:
-        """Set how the kernel is read; for "fp8-codes" the kernel is replaced by zero codes and zero exponents."""
-        self.flow = flow
-        if flow == "fp8-codes":
-            shape = self.kernel.shape
+        """Set how the kernel is read; where it is read as codes it is replaced by zero codes and scales."""
+        self.flow, shape = flow, self.kernel.shape
+        if flow == "nvfp4-codes":
+            self.kernel, self.kernel_scale, self.kernel_tensor_scale = map(nnx.Param, packed_zeros(*shape))
+        elif flow == "fp8-codes":
             self.kernel = nnx.Param(jnp.zeros(shape, CODE))
             self.kernel_scale = nnx.Param(jnp.zeros(blocks_of(shape, WEIGHT_BLOCK), jnp.int8))
 
@@ -84,6 +89,8 @@ class Linear(nnx.Module):  # type: ignore[misc]
         if self.flow == "carrier":
             return carrier_matmul(x.dtype, x, self.kernel[...])
         kernel = self.kernel[...]
+        if self.kernel_scale is not None and self.kernel_tensor_scale is not None:
+            return nvfp4_matmul(x, Packed(kernel, self.kernel_scale[...], self.kernel_tensor_scale[...]))
         return fp8_matmul(x, kernel if self.kernel_scale is None else Quantised(kernel, self.kernel_scale[...]))
 
 
@@ -146,6 +153,35 @@ def _carrier_backward(
 
 
 carrier_matmul.defvjp(_carrier_forward, _carrier_backward, symbolic_zeros=True)
+
+
+@jax.custom_vjp  # type: ignore[untyped-decorator]
+def nvfp4_matmul(x: jax.Array, kernel: Packed) -> jax.Array:
+    """Return x [..., inputs] @ kernel [inputs, outputs] in x's dtype, the carrier's, as is the gradient of x.
+
+    The kernel's numbers are rounded to that dtype too. It has no gradient.
+    """
+    return _carrier_product(x.dtype, x, _unpacked_for(x, kernel))
+
+
+def _unpacked_for(operand: jax.Array, kernel: Packed) -> jax.Array:
+    """Return the kernel's numbers f32, made once the other operand exists.
+
+    XLA would otherwise make those of all layers once, before the sampler's loop over tokens, and keep them.
+    """
+    _, kernel = jax.lax.optimization_barrier((operand, kernel))
+    return unpack(kernel)
+
+
+def _nvfp4_forward(x: jax.Array, kernel: Packed) -> tuple[jax.Array, Packed]:
+    return nvfp4_matmul(x, kernel), kernel
+
+
+def _nvfp4_backward(kernel: Packed, dy: jax.Array) -> tuple[jax.Array, None]:
+    return _carrier_backward(dy.dtype, (None, carried(_unpacked_for(dy, kernel), dy.dtype)), dy)[0], None
+
+
+nvfp4_matmul.defvjp(_nvfp4_forward, _nvfp4_backward)
 
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]

@@ -104,12 +104,16 @@ def _spread(exponents: jax.Array, block: Block, shape: tuple[int, ...]) -> jax.A
 
 
 def _on_grid(matrix: jax.Array, exponents: jax.Array) -> jax.Array:
-    """Round x / 2^exponent to a code's value (to nearest, ties to even), as f32."""
-    scaled = jnp.clip(matrix * _power(-exponents), -LARGEST, LARGEST)
+    """Round x / 2^exponent to a code's value, as f32; NaN where x is not finite."""
+    return jnp.where(jnp.isfinite(matrix), nearest_values(matrix * _power(-exponents)), jnp.nan)
+
+
+def nearest_values(numbers: jax.Array) -> jax.Array:
+    """Round numbers f32 to the nearest values of codes, as f32: ties to even, sizes above 448 to 448, NaN stays."""
+    scaled = jnp.clip(numbers, -LARGEST, LARGEST)
     coarse = jax.lax.reduce_precision(scaled, exponent_bits=8, mantissa_bits=3)
     fine = jnp.round(scaled * _STEPS_PER_UNIT) / _STEPS_PER_UNIT
-    values = jnp.where(jnp.abs(scaled) < _LEAST_NORMAL, fine, coarse)
-    return jnp.where(jnp.isfinite(matrix), values, jnp.nan)
+    return jnp.where(jnp.abs(scaled) < _LEAST_NORMAL, fine, coarse)
 
 
 def _power(exponents: jax.Array) -> jax.Array:

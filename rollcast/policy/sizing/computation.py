@@ -100,7 +100,7 @@ def _precision(
     """Return the number format, and why products of FP8 codes are not computed by a unit for them."""
     carrier = f"float32 (products {matmul_precision})" if config.carrier_dtype == "float32" else config.carrier_dtype
     if not config.precision.startswith("fp8"):
-        return carrier, ""
+        return f"{carrier}, base in NVFP4" if config.has_packed_base else carrier, ""
     reason = fp8_unit.refusal() or fp8_unit.mesh_refusal(mesh_sizes)
     unit = "float32 and bfloat16 units" if reason else "FP8 units"
     return f"{config.precision} in {unit}, carrier {carrier}", reason

@@ -12,9 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import PACKED_BLOCK, ModelConfig
 from rollcast.policy.lora import adapter_shapes, is_adapter, version_shapes
-from rollcast.policy.shapes import Shapes, head_copies, is_hidden_kernel, parameter_count, parameter_shapes
+from rollcast.policy.shapes import (
+    Shapes,
+    head_copies,
+    is_hidden_kernel,
+    is_packable_kernel,
+    parameter_count,
+    parameter_shapes,
+)
 
 Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -118,14 +125,17 @@ def parameter_bytes(model: ModelConfig, item_bytes: int = 4) -> int:
 def snapshot_bytes(model: ModelConfig) -> int:
     """Return the bytes of a whole version as peers read it, without adapters.
 
-    These are rounded parameters; with fp8, codes and scales of kernels, and all other tensors in the carrier's dtype.
+    These are rounded parameters; with fp8 or a base in NVFP4, codes and scales of kernels, and all other tensors in the
+    carrier's dtype.
     """
     item = _item_bytes(model)
-    if not model.precision.startswith("fp8"):
+    if not model.precision.startswith("fp8") and not model.has_packed_base:
         return parameter_bytes(model, item)
     total = 0
     for name, shape in parameter_shapes(model).items():
-        if is_hidden_kernel(name):
+        if model.has_packed_base and is_packable_kernel(name):
+            total += math.prod(shape) // 2 + math.prod(shape) // PACKED_BLOCK + 4
+        elif model.precision.startswith("fp8") and is_hidden_kernel(name):
             blocks = math.prod(-(-size // _FP8_BLOCK) for size in shape[-2:])
             total += math.prod(shape) + blocks * math.prod(shape[:-2])
         else:
@@ -206,7 +216,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     resident["a version that is published"] = _shared(version_bytes(model), shards)
     largest = max(map(math.prod, trained_shapes(model).values()))
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
-    if shape.fsdp > 1 or _item_bytes(model) < 4:
+    if shape.fsdp > 1 or _item_bytes(model) < 4 or model.has_packed_base:
         passes["a layer's weights, gathered and rounded"] = _gathered_bytes(model, shape)
     phases = _warm_start(model, shards) if shape.warm_start and model.lora is not None else {}
     phases |= _older_version(model, shape, passes) if shape.recomputes else {}
@@ -271,9 +281,10 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
     read = min(_READ_TOKENS, shape.concurrent_rollouts * shape.row_tokens)
     reading = LearnerShape(shape.row_tokens, read, fused_attention=True, tensor=shape.devices)
     logits = _shared(shape.concurrent_rollouts * model.vocabulary_size, shape.devices)
+    unpacked = {"a layer's weights, unpacked": _gathered_bytes(model, reading)} if model.has_packed_base else {}
     phases = {
-        "reading prompts": {"activations": read * _layer_bytes(model, reading)},
-        "drawing": {"logits": _SAMPLED_COPIES * 4 * logits},
+        "reading prompts": {"activations": read * _layer_bytes(model, reading), **unpacked},
+        "drawing": {"logits": _SAMPLED_COPIES * 4 * logits, **unpacked},
     }
     host = {"state and delta": base + 2 * version, "finished rollouts": shape.spool_bytes}
     if shape.versions_on_device > 1:

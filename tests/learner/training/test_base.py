@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from rollcast.policy.config import LoraConfig, adapted
 from rollcast.policy.lora import absent_adapters, adapter_specs, is_adapter
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
-from rollcast.policy.snapshot import freeze, views
+from rollcast.policy.snapshot import freeze, thaw, views, without_codes
 from rollcast.policy.stacking import stacked
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
 from tests.learner.tiny import CONFIG, MODEL, copied_state, tiny_batch
 
 MODEL_OF_CODES = adapted(MODEL.model_copy(update={"precision": "fp8"}), LoraConfig(rank=2, alpha=4.0))
+MODEL_OF_PACKED = adapted(MODEL, LoraConfig(rank=2, alpha=4.0, base="nvfp4"))
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 
@@ -59,6 +61,33 @@ def test_the_base_is_the_snapshot_of_the_parameters_and_steps_leave_it(fresh: Tr
     assert base_of(fresh, tmp_path / "after") == frozen.state_bytes
     change = np.where(batch.loss_mask, fresh.behaviour(fresh.placed(published(fresh)), batch).logprobs - behaviour, 0.0)
     assert np.all(change.sum(1)[batch.advantages.sum(1) > 0] > 0.0)
+
+
+def test_adapters_learn_over_a_base_of_4_bits(tmp_path: Path) -> None:
+    trainer = Trainer(MODEL_OF_PACKED, CONFIG)
+    frozen = freeze(MODEL_OF_PACKED, initial_params(MODEL_OF_PACKED, CONFIG.seed))
+    assert base_of(trainer, tmp_path / "base") == frozen.state_bytes
+    batch = tiny_batch(REWARDS)
+    behaviour = trainer.behaviour(trainer.placed(absent_adapters(MODEL_OF_PACKED)), batch).logprobs
+    for _ in range(3):
+        assert trainer.train_step(batch, behaviour)["grad_norm"] > 0.0
+    assert base_of(trainer, tmp_path / "after") == frozen.state_bytes
+    state = copied_state(trainer)
+    assert all("lora" in name for name in state if name.startswith("parameters/"))
+    snapshot = trainer.snapshot()
+    assert snapshot.tensors == adapter_specs(MODEL_OF_PACKED)
+    own = trainer.placed(views(MODEL_OF_PACKED, snapshot.tensors, snapshot.state_bytes))
+    change = np.where(batch.loss_mask, trainer.behaviour(own, batch).logprobs - behaviour, 0.0)
+    assert np.all(change.sum(1)[batch.advantages.sum(1) > 0] > 0.0)
+    trainer.set_base(views(MODEL_OF_PACKED, frozen.tensors, frozen.state_bytes))  # as a learner that resumes does
+    trainer.restore(state)
+    again = trainer.behaviour(trainer.placed(absent_adapters(MODEL_OF_PACKED)), batch).logprobs
+    np.testing.assert_array_equal(again, behaviour)
+    base = without_codes(MODEL_OF_PACKED, thaw(MODEL_OF_PACKED, frozen.tensors, frozen.state_bytes))
+    found, name = trainer.params(), "layers.0.attention.query"
+    assert found.keys() == base.keys() == initial_params(MODEL, 1).keys()
+    a, b = (state[f"parameters/{name}.lora_{end}".replace(".0.", ".")][0] for end in "ab")
+    np.testing.assert_allclose(found[f"{name}.kernel"], base[f"{name}.kernel"] + 2.0 * a @ b, atol=1e-6)
 
 
 def test_state_and_versions_are_of_adapters_alone(fresh: Trainer) -> None:

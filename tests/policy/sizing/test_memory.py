@@ -36,7 +36,7 @@ from rollcast.policy.sizing.memory import (
     tokens_per_device,
     version_bytes,
 )
-from rollcast.policy.snapshot import freeze
+from rollcast.policy.snapshot import freeze, tensor_specs
 from tests.policy.sizing.compiled_step import ROWS, TIME
 from tests.policy.tiny import TINY, TINY_EXPERTS
 
@@ -82,6 +82,23 @@ def test_of_adapters_the_learner_holds_masters_and_moments_and_of_the_base_a_sna
     assert found.resident["a version that is published"] == len(freeze(model, adapters).state_bytes)
     assert found.phases["gradients"]["gradients (float32)"] == masters
     assert found.phases["warm start"]["all weights and gradients (float32)"] == 2 * parameter_bytes(model)
+
+
+@pytest.mark.parametrize("model", [TINY, TINY_EXPERTS])
+def test_a_base_of_4_bits_is_counted_exactly(model: ModelConfig) -> None:
+    lora = LoraConfig(rank=4, base="nvfp4")
+    packed = adapted(model.model_copy(update={"feed_forward_width": 32, "precision": "bfloat16"}), lora)
+    assert snapshot_bytes(packed) == sum(spec.size_bytes for spec in tensor_specs(packed))
+
+
+def test_a_base_of_4_bits_takes_9_sixteenths_of_a_byte_a_value_and_a_layer_of_its_numbers() -> None:
+    model = ModelConfig.model_validate({"preset": "qwen3-8b"})
+    plain, packed = adapted(model, LoraConfig()), adapted(model, LoraConfig(base="nvfp4"))
+    kernels = sum(math.prod(shape) for name, shape in parameter_shapes(model).items() if is_hidden_kernel(name))
+    saved = snapshot_bytes(plain) - snapshot_bytes(packed)
+    assert saved == pytest.approx(kernels * (2 - 9 / 16), rel=1e-6)
+    of_layer = peer_memory(packed, PeerShape(2, 64)).phases["drawing"]["a layer's weights, unpacked"]
+    assert of_layer == pytest.approx(2 * kernels / model.layers, rel=0.01)
 
 
 def test_a_peer_swaps_adapters_over_one_base() -> None:

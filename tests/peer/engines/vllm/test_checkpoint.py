@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from peer.engines.vllm.checkpoint import ServerShape, read_model, server_shape, stage
+from rollcast.policy.config import LoraConfig
 from rollcast.runtime.errors import MalformedMessage
 from tests.peer.engines.vllm.versions import MODEL, zeros
 
@@ -74,6 +75,7 @@ def test_a_file_of_the_store_is_linked_and_survives_there_being_removed(tmp_path
         ({"precision": "fp8"}, "cannot run a model in fp8"),
         ({"qk_norm": False, "attention_bias": True}, "heads of this size"),
         ({"experts": 3, "experts_per_token": 2, "expert_width": 8}, "cannot run a model with experts"),
+        ({"lora": LoraConfig(targets=("attention.key",), base="nvfp4")}, "base in NVFP4"),
         ({"precision": "bfloat16"}, "do not match its model"),
     ],
 )
