@@ -150,14 +150,6 @@ def test_learner_and_sampler_compute_with_the_numbers_of_a_base_of_4_bits(packed
     np.testing.assert_allclose(learned[0, 1:], expected[range(5), tokens[1:]], atol=2e-5)
 
 
-def test_of_a_base_of_4_bits_the_backward_pass_keeps_the_codes_alone(packed_base: Snapshot) -> None:
-    base = thaw(PACKED, packed_base.tensors, packed_base.state_bytes)
-    kept = jax.eval_shape(lambda own: jax.vjp(lambda own: score(PACKED, base | own), own)[1], some_adapters(PACKED))
-    found = {(leaf.shape[-2:], str(leaf.dtype)) for leaf in jax.tree.leaves(kept)}
-    assert ((8, 32), "uint8") in found
-    assert ((16, 32), "float32") not in found
-
-
 def test_fresh_and_absent_adapters_change_nothing() -> None:
     config = DENSE.model_copy(update={"precision": "bfloat16"})
     base = initial_params(config, 3)

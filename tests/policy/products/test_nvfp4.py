@@ -149,3 +149,9 @@ def test_products_are_those_of_the_numbers_in_the_carrier_s_dtype(dtype: Any) ->
         np.testing.assert_allclose(
             np.asarray(found, np.float64), expected, atol=close["rtol"] * np.abs(expected).max() / 4, **close
         )
+
+
+def test_the_backward_pass_keeps_the_codes_and_not_their_numbers() -> None:
+    packed, x = jit_pack(random_matrix(3)), jnp.zeros((2, ROWS))
+    kept = jax.eval_shape(lambda x: jax.vjp(lambda x: nvfp4_matmul(x, packed), x)[1], x)
+    assert {(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(kept)} == {(leaf.shape, leaf.dtype) for leaf in packed}
