@@ -88,6 +88,7 @@ def test_options_reach_the_export(
         "dtype": "float32",
         "tokenizer_folder": None,
         "file_bytes_max": 10**9,
+        "adapter": False,
     }
     assert capsys.readouterr().out == "step 12 as out: 3.0 MB of weights in f32\n"
     cli("export", "runs/latest", "out", "--json")
