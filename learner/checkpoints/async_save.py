@@ -71,8 +71,13 @@ class Saves:
 
     async def _save(self, saving: Saving, may_save: Callable[[], Awaitable[bool]]) -> None:
         loop = asyncio.get_running_loop()
-        if not await may_save():
-            await loop.run_in_executor(self._writer, saving.discard)
+        allowed = False
+        try:
+            allowed = await may_save()
+        finally:  # cancelled, too: the arrays are being written on threads that nothing else waits for
+            if not allowed:
+                await loop.run_in_executor(self._writer, saving.discard)
+        if not allowed:
             return
         self._on_saved(await loop.run_in_executor(self._writer, self._commit, saving))
 

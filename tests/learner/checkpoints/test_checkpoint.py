@@ -431,6 +431,21 @@ async def test_nothing_is_saved_unless_it_may_be(
     assert (checkpoints.saved, checkpoints.discarded, reported) == ([0], True, [])
 
 
+async def test_arrays_of_a_cancelled_save_are_waited_for_and_removed(
+    saves: Saves, checkpoints: FakeCheckpoints
+) -> None:
+    asked = asyncio.Event()
+
+    async def never() -> bool:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    await saves.start(saves.begin(host(3), nothing), never)
+    await asked.wait()
+    await saves.cancel()
+    assert (checkpoints.saved, checkpoints.discarded) == ([0], True)
+
+
 async def test_a_failure_is_raised_once_it_is_waited_for(saves: Saves, checkpoints: FakeCheckpoints) -> None:
     checkpoints.error = CheckpointError("no space")
     await saves.start(saves.begin(host(3), nothing), yes)
