@@ -16,6 +16,8 @@ CONFIG = Path("configs/local.toml")
 _HEADS = ["learner.model.query_heads=4", "learner.model.key_value_heads=2", "learner.model.head_size=32"]
 LORA_CONFIG = Path("configs/local-lora.toml")
 
+_ADDED = "peer-vllm"
+
 
 class MixedFleet(runs.Story):
     """Adds a peer on vLLM to a run that began with peers on jax."""
@@ -24,17 +26,20 @@ class MixedFleet(runs.Story):
         super().__init__()
         self._python = python
         self._added = False
+        self.accepted: dict[str, int] = {}
+        """Rollouts of each peer that the coordinator accepted."""
 
     def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
         """Start the peer at the first status."""
         super().on_status(status, ended)
+        self.accepted |= {str(peer["name"]): int(peer["accepted"]) for peer in status["peers"]}
         if not self._added and isinstance(self.fleet, Fleet):
             self._added = True
             peer = self.fleet.config.peer
             engine = EngineConfig.model_validate(peer.engine.model_dump() | {"kind": "vllm", "python": self._python})
             mixed = peer.model_copy(update={"engine": engine})
             self.fleet.config = self.fleet.config.model_copy(update={"peer": mixed})
-            self.fleet.add_peer("peer-vllm")
+            self.fleet.add_peer(_ADDED)
 
 
 def demonstration(name: str, python: Path, runs_folder: Path, steps: int) -> dict[str, float]:
@@ -55,5 +60,8 @@ def demonstration(name: str, python: Path, runs_folder: Path, steps: int) -> dic
     story = MixedFleet(python) if name == "mixed" else runs.Story()
     summary = runs.run(LORA_CONFIG if name == "lora" else CONFIG, runs_folder, settings, story)
     figures = runs.figures_of(summary)
+    own = {}
+    if isinstance(story, MixedFleet):
+        own["vllm_share_mixed"] = story.accepted.get(_ADDED, 0) / sum(story.accepted.values())
     kept = ("exact_before", "exact_after", "wall_s", "staleness_max_trained", "rollouts_unaccounted", "trained_twice")
-    return {f"reward_{name}": figures["reward_after"]} | {f"{key}_{name}": figures[key] for key in kept}
+    return own | {f"reward_{name}": figures["reward_after"]} | {f"{key}_{name}": figures[key] for key in kept}
