@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,25 +19,39 @@ from rollcast.policy.snapshot import freeze
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.tensors import TensorSpec
 
 
-def random_version(config: ModelConfig, folder: Path, *, version: int = 0, seed: int = 0) -> VersionState:
-    """Return a version with random weights; its state is a file in ``folder``, as in a peer's store."""
-    snapshot = freeze(config, initial_params(config, seed))
-    path = folder / f"version-{version}-{config.precision}"
-    path.write_bytes(snapshot.state_bytes)
-    mapped = np.memmap(path, np.uint8, mode="r").data
+def version_of(
+    model: ModelConfig, number: int, tensors: tuple[TensorSpec, ...], state: memoryview, path: Path | None = None
+) -> VersionState:
+    """Return a version of a model: the specs of its tensors, its bytes, and the file that holds them, if one does."""
     record = VersionRecord(
         run_id=RunId("bench"),
         epoch=Epoch(0),
-        version=Version(version),
+        version=Version(number),
         parent_hash=b"",
-        state_hash=state_hash(mapped),
-        state_size_bytes=len(mapped),
-        tensors=snapshot.tensors,
-        model_json=config.model_dump_json(),
+        state_hash=state_hash(state),
+        state_size_bytes=len(state),
+        tensors=tensors,
+        model_json=model.model_dump_json(),
     )
-    return VersionState(record, mapped, path)
+    return VersionState(record, state, path)
+
+
+def random_version(config: ModelConfig, folder: Path) -> VersionState:
+    """Return version 0 with random weights; its state is a file in ``folder``, as in a peer's store."""
+    snapshot = freeze(config, initial_params(config, 0))
+    path = folder / f"version-0-{config.precision}"
+    path.write_bytes(snapshot.state_bytes)
+    return version_of(config, 0, snapshot.tensors, np.memmap(path, np.uint8, mode="r").data, path)
+
+
+def add_python_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --python, the interpreter in whose environment vLLM is installed; ROLLCAST_VLLM_PYTHON by default."""
+    python = os.environ.get("ROLLCAST_VLLM_PYTHON")
+    default = None if python is None else Path(python)
+    parser.add_argument("--python", type=Path, default=default, help="interpreter that has vLLM")
 
 
 def engine_of(kind: str, rows: int, python: Path | None, state_folder: Path) -> Engine:

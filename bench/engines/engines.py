@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import tempfile
 from pathlib import Path
 
 from bench.engines.agreement import agreement
+from bench.engines.common import add_python_argument
 from bench.engines.demonstrations import demonstration
 from bench.engines.speed import speeds
 from bench.learner.sampler import model
@@ -23,15 +23,11 @@ from rollcast.policy.lora import adapter_specs
 from rollcast.policy.snapshot import tensor_specs
 
 PARTS = ("speed", "agreement", "adapters", "vllm", "mixed", "lora")
-_PYTHON = "ROLLCAST_VLLM_PYTHON"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; all by default")
-    python = os.environ.get(_PYTHON)
-    parser.add_argument(
-        "--python", type=Path, default=None if python is None else Path(python), help="interpreter that has vLLM"
-    )
+    add_python_argument(parser)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=32_000)

@@ -17,6 +17,7 @@ from unittest import mock
 
 import jax
 
+from bench.engines.common import version_of
 from bench.machine import Outcome
 from peer.engines.base import GenerateRequest, VersionState
 from peer.engines.device_weights import DeviceWeights, VersionsOnDevice
@@ -24,9 +25,7 @@ from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze
-from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord, state_hash
 
 MODEL = ModelConfig(
     vocabulary_size=8192,
@@ -101,18 +100,7 @@ async def swapped(model: ModelConfig, versions: VersionsOnDevice) -> dict[str, f
 def version(model: ModelConfig, number: int) -> VersionState:
     """Return a version of the model; other numbers have other weights."""
     snapshot = freeze(model, initial_params(model, seed=number))
-    state = bytes(snapshot.state_bytes)
-    record = VersionRecord(
-        run_id=RunId("bench"),
-        epoch=Epoch(0),
-        version=Version(number),
-        parent_hash=b"",
-        state_hash=state_hash(state),
-        state_size_bytes=len(state),
-        tensors=snapshot.tensors,
-        model_json=model.model_dump_json(),
-    )
-    return VersionState(record, memoryview(state))
+    return version_of(model, number, snapshot.tensors, memoryview(bytes(snapshot.state_bytes)))
 
 
 def on_devices() -> int:

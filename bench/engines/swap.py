@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import mmap
-import os
 import tempfile
 import threading
 import time
@@ -27,27 +26,23 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from bench.engines.common import add_python_argument, version_of
 from bench.machine import Outcome
 from peer.engines.base import Swap, VersionState, WarmUp
 from peer.engines.vllm.engine import VllmEngine, VllmSettings, vllm_engine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.shapes import parameter_shapes
-from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord, state_hash
 from rollcast.wire.versions.tensors import tensor_table
 
 CHANGED_SHARE = 0.01
 ROLLOUTS, PROMPT_TOKENS, NEW_TOKENS = 2, 64, 64
-_PYTHON = "ROLLCAST_VLLM_PYTHON"
 _LOOK_S = 0.001
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    python = os.environ.get(_PYTHON)
-    default = None if python is None else Path(python)
-    parser.add_argument("--python", type=Path, default=default, help="interpreter that has vLLM")
+    add_python_argument(parser)
     parser.add_argument("--model", choices=sorted(ARCHITECTURES), default="qwen2.5-0.5b")
     parser.add_argument("--rounds", type=int, default=3)
 
@@ -110,17 +105,7 @@ def state_of(model: ModelConfig, number: int, path: Path) -> VersionState:
     with path.open("rb") as file:
         state = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     tensors = tensor_table((name, model.precision, shape) for name, shape in parameter_shapes(model).items())
-    record = VersionRecord(
-        RunId("bench"),
-        Epoch(0),
-        Version(number),
-        parent_hash=b"",
-        state_hash=state_hash(state),
-        state_size_bytes=len(state),
-        tensors=tensors,
-        model_json=model.model_dump_json(),
-    )
-    return VersionState(record, state, path)
+    return version_of(model, number, tensors, state, path)
 
 
 async def swapped(engine: VllmEngine, version: VersionState) -> Swap:
