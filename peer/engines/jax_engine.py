@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh
 
-from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp, check_requests
 from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice, read_back
 from peer.engines.frozen_base import FrozenBase
 from peer.engines.held_versions import HeldVersions, LoadedVersion
@@ -100,8 +100,7 @@ class JaxEngine:
     def begin(self, requests: Sequence[GenerateRequest]) -> JaxGeneration:
         """Start completions, as many at a time as there are rows (see Engine.begin)."""
         active = self._held.require_active()
-        if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request has no token left to generate")
+        check_requests(requests)
         return JaxGeneration(self, active, tuple(requests))
 
     @property

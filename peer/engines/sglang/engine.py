@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp, check_requests
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.sglang.answers import Answer, Asked, StaleAnswer
 from peer.engines.sglang.client import SglangClient
@@ -202,8 +202,7 @@ class SglangGeneration:
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests (see Generation.add)."""
-        if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request has no token left to generate")
+        check_requests(requests)
         stops = [stop_strings(item.sampling, self._engine._decode) for item in requests]
         for item, stop in zip(requests, stops, strict=True):
             self._waiting.append(_Row(self._count, item, stop, list(item.already_generated)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peer.engines.base import CompletionSlice, GenerateRequest
+from peer.engines.base import CompletionSlice, GenerateRequest, check_requests
 from peer.engines.vllm.checkpoint import Checkpoint
 from peer.engines.vllm.process import ServerLost
 from peer.engines.vllm.server.frames import Frame
@@ -113,8 +113,7 @@ class VllmGeneration:
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests (see Generation.add)."""
-        if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request has no token left to generate")
+        check_requests(requests)
         decode = None if self._engine.work is None else self._engine.work.decode
         stops = [stop_strings(item.sampling, decode) for item in requests]
         for item, stop in zip(requests, stops, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp, check_requests
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason, RenewMode
@@ -53,8 +53,7 @@ class FakeEngine:
     def begin(self, requests: Sequence[GenerateRequest]) -> FakeGeneration:
         if self.active is None:
             raise ValueError("no version is active")
-        if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request has no token left to generate")
+        check_requests(requests)
         for item in requests:
             stop_strings(item.sampling, self.decode)
         self.batches.append((self.active[0].version, len(requests)))
