@@ -136,9 +136,16 @@ def _has_user_systemd() -> bool:
 
 
 def _wait_for_process(folder: Path, wait_s: float) -> dict[str, Any]:
-    if _until(lambda: is_locked(folder) and (folder / PROCESS).exists(), wait_s):
-        return _running(folder)
-    raise Refused(f"the worker did not start within {wait_s:g} s{_last_words(folder)}")
+    """Return the worker once its process has recorded itself under the lock.
+
+    Raises:
+        Refused: there is no such record after ``wait_s``, or the process that made it has ended.
+    """
+    if not _until((folder / PROCESS).exists, wait_s):
+        raise Refused(f"the worker did not start within {wait_s:g} s{_last_words(folder)}")
+    if not is_locked(folder):
+        raise Refused(f"the worker ended as soon as it had started{_last_words(folder)}")
+    return _running(folder)
 
 
 # -------------------------------------------------------------------- stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from capacity.providers import host_agent
-from capacity.providers.launch import PROCESS, STOPPED, boot_id, start_ticks
+from capacity.providers.launch import LOG, PROCESS, STOPPED, boot_id, start_ticks
 from tests.capacity.providers.workers import SLEEPER, STUBBORN, kill_all
 
 TAG = "run-1.w.1"
@@ -77,12 +78,39 @@ def test_a_worker_that_does_not_heed_sigterm_is_killed(folder: Path) -> None:
     assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
 
 
-def test_a_worker_that_ends_at_once_has_its_log_in_the_error(folder: Path) -> None:
-    program = ["sh", "-c", "echo no such model"]
-    with pytest.raises(host_agent.Refused, match=r"did not start within 0\.5 s; its log ends: no such model"):
-        start(folder, program=program, wait_s=0.5)
+ENDS_AT_ONCE = ["sh", "-c", "echo no such model"]
+
+
+def test_a_worker_that_has_ended_has_its_log_in_the_error(folder: Path) -> None:
+    with contextlib.suppress(host_agent.Refused):  # the agent may see the process in the moment that it lives
+        start(folder, program=ENDS_AT_ONCE)
+    while host_agent.is_locked(folder / TAG):
+        time.sleep(0.05)
     with pytest.raises(host_agent.Refused, match="not used again; its log ends: no such model"):
-        start(folder, program=program)
+        start(folder, program=ENDS_AT_ONCE)
+
+
+def test_a_worker_that_ends_before_the_agent_looks_is_refused_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch returns after the worker's end, so that the agent never sees its process alive."""
+    launch = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: launch(*arguments, **options).wait())
+    with pytest.raises(host_agent.Refused, match="ended as soon as it had started; its log ends: no such model"):
+        host_agent.answer_to(start_request(folder, program=ENDS_AT_ONCE, wait_s=60))
+
+
+def test_a_worker_that_does_not_start_in_time_has_its_log_in_the_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that only writes the log stands for an interpreter that fails before it takes the lock."""
+
+    def fail(folder: Path, *_: object) -> None:
+        (folder / LOG).write_text("no such module\n")
+
+    monkeypatch.setattr(host_agent, "_launch", fail)
+    with pytest.raises(host_agent.Refused, match=r"did not start within 0\.1 s; its log ends: no such module"):
+        host_agent.answer_to(start_request(folder, wait_s=0.1))
 
 
 def test_a_process_that_took_over_the_pid_gets_no_signal(folder: Path) -> None:
