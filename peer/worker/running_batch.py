@@ -23,6 +23,7 @@ class RunningRollout:
     work: SlotWork
     begun_s: float
     own: list[Segment] = field(default_factory=list)  # the segments generated here, one a slice
+    segment_count: int = 0  # segments so far once joined, the prefix included
     reported: int = 0  # tokens that the coordinator has, the prefix included
     tokens: int = 0  # tokens so far, the prefix included
 
@@ -43,10 +44,12 @@ class RunningRollout:
         segments = self.segments(finished=reason != "interrupted")
         return rollout_of(self.work.lease, self.work.slot, segments, reason, now - self.begun_s)
 
-    @property
-    def segment_count(self) -> int:
-        """Return the number of segments so far."""
-        return len(self.work.slot.prefix) + sum(1 for _ in groupby(self.own, _version))
+    def add(self, segment: Segment) -> None:
+        """Add the tokens of a slice."""
+        if not self.own or _version(self.own[-1]) != _version(segment):
+            self.segment_count += 1  # counted here, because it is asked for at every slice of every rollout
+        self.own.append(segment)
+        self.tokens += len(segment.token_ids)
 
     def partials(self) -> Iterator[PartialRollout]:
         """Yield the tokens that were not reported yet, in pieces of limited size."""
@@ -84,7 +87,7 @@ class RunningBatch:
         self.key, self.slice_running, self._slice_begun_s = key, True, now
         for item in more:
             known = _tokens(item.slot.prefix)
-            row = RunningRollout(item, now, reported=known, tokens=known)
+            row = RunningRollout(item, now, segment_count=len(item.slot.prefix), reported=known, tokens=known)
             self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
 
     def end_slice(self, added: Iterable[SliceTokens], now: float) -> tuple[list[Rollout], float]:
@@ -101,8 +104,7 @@ class RunningBatch:
             if row is None:
                 continue
             if item.segment is not None:
-                row.own.append(item.segment)
-                row.tokens += len(item.segment.token_ids)
+                row.add(item.segment)
                 longest = max(longest, len(item.segment.token_ids))
             if item.finish_reason is not None:
                 finished.append(row.rollout(item.finish_reason, now))
