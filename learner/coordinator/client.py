@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import structlog
@@ -22,7 +22,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 ResultT = TypeVar("ResultT")
 
-CALL_TIMEOUT_S = 30.0  # seconds for one attempt; examples and scores for some hundred problems take well under one
+CALL_TIMEOUT_S = 30.0  # seconds for one attempt; one that returns a long list goes on where it ended
 BYTES_PER_SECOND_MIN = 8 << 20  # slowest sending of a batch's routes that is waited for
 LONG_POLL_S = 10.0  # seconds for which the coordinator may hold one NextBatch before it answers why the batch waits
 
@@ -112,11 +112,13 @@ class CoordinatorClient:
 
     async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
         """Return ``count`` labelled warm-start examples from position ``cursor`` of the (flawed) teacher's stream."""
-        request = pb.ExamplesRequest(count=count, flawed=flawed, cursor=cursor)
-        return await self._retry(
-            "asking for warm-start examples",
-            lambda: _exactly(count, "warm-start examples", self._stub.Examples(request, timeout=CALL_TIMEOUT_S)),
-        )
+
+        def rest(received: Sequence[pb.Example], timeout_s: float) -> AsyncIterator[pb.Example]:
+            at = received[-1].example_id + 1 if received else cursor  # ids have gaps
+            request = pb.ExamplesRequest(count=count - len(received), flawed=flawed, cursor=at)
+            return cast(AsyncIterator[pb.Example], self._stub.Examples(request, timeout=timeout_s))
+
+        return await self._in_parts(count, "warm-start examples", rest)
 
     async def held_out(self, count: int, name: str = "") -> list[pb.Example]:
         """Return up to ``count`` problems of an evaluation set; empty name: those held out of the training task."""
@@ -129,12 +131,12 @@ class CoordinatorClient:
     async def score(self, completions: Iterable[pb.Completion]) -> list[pb.CompletionScore]:
         """Return verified scores of completions of held-out problems, in their order."""
         sent = list(completions)
-        return await self._retry(
-            "having completions scored",
-            lambda: _exactly(
-                len(sent), "scores", self._stub.ScoreCompletions(iter(sent), timeout=CALL_TIMEOUT_S + 0.1 * len(sent))
-            ),
-        )
+
+        def rest(received: Sequence[pb.CompletionScore], timeout_s: float) -> AsyncIterator[pb.CompletionScore]:
+            scores = self._stub.ScoreCompletions(iter(sent[len(received) :]), timeout=timeout_s)
+            return cast(AsyncIterator[pb.CompletionScore], scores)
+
+        return await self._in_parts(len(sent), "scores of completions", rest)
 
     async def evaluate(self, request: pb.EvaluationRequest) -> pb.EvaluationReply:
         """Return the state of an evaluation by the peers, which the first request begins."""
@@ -209,6 +211,36 @@ class CoordinatorClient:
         protocol.agree_with(info.protocol)
         return info
 
+    async def _in_parts(
+        self, count: int, what: str, rest: Callable[[Sequence[ResultT], float], AsyncIterator[ResultT]]
+    ) -> list[ResultT]:
+        """Return a list of ``count`` messages, however long the coordinator takes for all of them.
+
+        An attempt keeps what came within its timeout, and the next one asks for the rest. One in which nothing came
+        gives the next twice the time: the coordinator may need longer for a first message than the timeout was.
+
+        rest: asks for what is left after these messages, with a timeout in seconds.
+        """
+        received: list[ResultT] = []
+        timeout_s = CALL_TIMEOUT_S
+
+        async def part() -> None:
+            nonlocal timeout_s
+            before, given_s = len(received), timeout_s
+            timeout_s = min(2.0 * given_s, self._reconnect_timeout_s)
+            try:
+                await _receive(count, what, rest(received, given_s), received)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in _AWAY or len(received) == before:
+                    raise
+                _log.info("a list comes in parts", what=what, received=len(received), wanted=count)
+            timeout_s = CALL_TIMEOUT_S
+
+        while len(received) < count:
+            doing = f"asking for {what}, of which {len(received)} of {count} came"
+            await self._retry(doing, part, longest_attempt_s=self._reconnect_timeout_s)
+        return received
+
     async def _retry(
         self, doing: str, call: Callable[[], Awaitable[ResultT]], *, longest_attempt_s: float = 0.0
     ) -> ResultT:
@@ -279,18 +311,22 @@ def _checked(order: pb.ProfileOrder) -> pb.ProfileOrder:
 
 async def _at_most(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:
     items: list[ResultT] = []
+    await _take(count, what, stream, items)
+    return items
+
+
+async def _receive(count: int, what: str, stream: AsyncIterator[ResultT], items: list[ResultT]) -> None:
+    """Append a stream's messages to ``items``, which must be ``count`` at its end."""
+    await _take(count, what, stream, items)
+    if len(items) != count:
+        raise MalformedMessage(f"the coordinator sent {len(items)} of {count} {what}", fix=_BUG)
+
+
+async def _take(count: int, what: str, stream: AsyncIterator[ResultT], items: list[ResultT]) -> None:
     async for item in stream:
         items.append(item)
         if len(items) > count:
             raise MalformedMessage(f"the coordinator sent more than the {count} {what} asked for", fix=_BUG)
-    return items
-
-
-async def _exactly(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:
-    items = await _at_most(count, what, stream)
-    if len(items) != count:
-        raise MalformedMessage(f"the coordinator sent {len(items)} of {count} {what}", fix=_BUG)
-    return items
 
 
 async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: int) -> Batch | NotReady:

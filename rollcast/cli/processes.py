@@ -22,9 +22,11 @@ from pydantic import BaseModel
 from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
-from rollcast.runtime.errors import ProcessFailed, RollcastError, meanings_of
+from rollcast.runtime.errors import ProcessFailed, RollcastError, WaitTimedOut, meanings_of
+from rollcast.runtime.process import processor_time_s
 from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
-from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.runtime.start_deadline import StartDeadline
+from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.identity import Identity
 
 #: Role -> the command that runs it, where it is not the role's name.
@@ -132,16 +134,23 @@ class Fleet:
 
         Raises:
             ProcessFailed: the coordinator ended while it started.
-            WaitTimedOut: the coordinator did not listen in time.
+            WaitTimedOut: the coordinator did not listen in time; see StartDeadline.
         """
         self.folder.endpoints.unlink(missing_ok=True)
         self._spawn("coordinator", "coordinator")
-        async with deadline(self.config.start_timeout_s, "the coordinator to listen"):
-            while not self.folder.endpoints.exists():
-                if stop.is_set():
-                    return None
-                self.check()
-                await asyncio.sleep(_POLL_S)
+        deadline = StartDeadline(self.config.start_timeout_s, time.monotonic())
+        while not self.folder.endpoints.exists():
+            if stop.is_set():
+                return None
+            self.check()
+            why = deadline.passed(time.monotonic(), processor_time_s(self.processes["coordinator"].pid))
+            if why:
+                raise WaitTimedOut(
+                    "the coordinator does not listen",
+                    cause=f"{why}; start_timeout_s = {self.config.start_timeout_s:g}",
+                    fix=f"see its log {self.log_path('coordinator')}, or raise start_timeout_s",
+                )
+            await asyncio.sleep(_POLL_S)
         endpoints = Endpoints(**json.loads(self.folder.endpoints.read_text()))
         self._spawn("origin", "peer")
         self._spawn("learner", "learner")

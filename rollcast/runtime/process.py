@@ -115,3 +115,13 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent died before the request took effect
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def processor_time_s(pid: int) -> float | None:
+    """Return the processor time in seconds that a process and its living children used; None if it is not known."""
+    try:
+        process = psutil.Process(pid)
+        times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    except psutil.Error:
+        return None
+    return sum(one.user + one.system for one in times)

@@ -187,7 +187,7 @@ async def test_wait_for_a_silent_coordinator_times_out(fleet: Fleet) -> None:
     fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]
     fleet.prepare()
     try:
-        with pytest.raises(WaitTimedOut, match="the coordinator to listen"):
+        with pytest.raises(WaitTimedOut, match="the coordinator does not listen"):
             await fleet.start(asyncio.Event())
     finally:
         fleet.kill_all()

@@ -102,6 +102,7 @@ class Script:
     newest_usable_version: Callable[[int], int] | None = None  # step -> version; default: the newest announced
     batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
     examples_error: RollcastError | None = None
+    examples_in_time: list[int] = field(default_factory=list)  # that each call brings before its deadline; then all
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
     kappa: Callable[[int], int] = lambda step: 0  # header of each step's batch
     profile: pb.ProfileOrder | None = None
@@ -121,6 +122,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.served: list[tuple[int, bool]] = []
         self.hold_epoch_replies = False
         self.epochs: list[tuple[pb.EpochRequest, pb.EpochStart]] = []
+        self.examples_asked: list[tuple[int, int, float]] = []  # cursor, count, seconds of the timeout
         self.contents: dict[int, set[bytes]] = {}  # announcements of each version, as they came
         self.step_reports: list[pb.StepReport] = []
         self.statuses: list[pb.LearnerStatus] = []
@@ -201,7 +203,11 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
     async def Examples(self, request: pb.ExamplesRequest, context: Any) -> AsyncIterator[pb.Example]:
         if self.script.examples_error is not None:
             await context.abort(status_of(self.script.examples_error), error_to_json(self.script.examples_error))
+        self.examples_asked.append((request.cursor, request.count, context.time_remaining()))
+        in_time = self.script.examples_in_time.pop(0) if self.script.examples_in_time else request.count
         for index in range(request.cursor, request.cursor + request.count):
+            if index == request.cursor + in_time:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it takes too long")
             answer = [*TOKENIZER.encode(str((index + request.flawed) % 10)), TOKENIZER.eos_id]
             yield pb.Example(example_id=index, prompt_token_ids=_prompt(index), answer_token_ids=answer)
 

@@ -58,6 +58,21 @@ async def test_the_calls(world: World, authority: Authority, script: Script) -> 
         assert await client.next_batch(0, rollouts=4, wait_s=0.1) == NotReady("rollouts of a script")
 
 
+async def test_a_list_that_takes_longer_than_one_call_comes_in_parts(
+    world: World, authority: Authority, script: Script
+) -> None:
+    script.examples_in_time = [0, 1, 2]  # of the first three calls
+    async with client_of(world, authority, reconnect_timeout_s=50.0) as client:
+        await client.open()
+        examples = await client.examples(6, flawed=False, cursor=10)
+    assert [one.example_id for one in examples] == [10, 11, 12, 13, 14, 15]
+    asked = world.coordinator.examples_asked
+    assert [(cursor, count) for cursor, count, _ in asked] == [(10, 6), (10, 6), (11, 5), (13, 3)]
+    first_s, second_s, third_s, _ = (timeout_s for _, _, timeout_s in asked)
+    assert first_s < 31.0 < second_s < 51.0, "nothing came in the first call, so the second one has more time"
+    assert third_s < 31.0
+
+
 async def test_an_origin_that_joins_late_is_waited_for(world: World, authority: Authority) -> None:
     address, world.coordinator.origin_address = world.coordinator.origin_address, ""
     async with client_of(world, authority) as client:
