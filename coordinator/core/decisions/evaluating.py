@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from coordinator.core.decisions.rollouts import malformed_rollout
+from coordinator.core.decisions.rollout_checks import malformed_rollout
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,

@@ -215,7 +215,11 @@ class RandomFleet:
         """Return a completion, now and then begun with the version before."""
         versions = [Version(max(0, version - 1)), version] if self.random.random() < 0.2 else [version]
         epoch_of = self.core.epochs.epoch_of
-        return tuple(Segment("assistant", epoch_of(one), one, PeerId(peer), (5,), b"\x01") for one in versions)
+        tokens = [5] * (len(versions) - 1) + [1]
+        return tuple(
+            Segment("assistant", epoch_of(one), one, PeerId(peer), (token,), b"\x01")
+            for one, token in zip(versions, tokens, strict=True)
+        )
 
     def peer_repeats_or_lies(self) -> None:
         if not self.sent:

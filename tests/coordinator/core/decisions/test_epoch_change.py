@@ -60,8 +60,8 @@ def published(*versions: int) -> World:
     return world
 
 
-def segment(epoch: int, version: int, peer: str = "a") -> Segment:
-    return Segment("assistant", Epoch(epoch), Version(version), PeerId(peer), (5,), b"\x01")
+def segment(epoch: int, version: int, peer: str = "a", token: int = 1) -> Segment:
+    return Segment("assistant", Epoch(epoch), Version(version), PeerId(peer), (token,), b"\x01")
 
 
 def test_versions_continue_above_the_highest_published_and_the_answer_is_durable() -> None:
@@ -160,7 +160,8 @@ def test_leases_are_revoked_and_orphans_in_ready_unscored_and_stored_slots_are_d
     world.handle(wants("a", 4))
     (one, _), (_, _), (two, _), (_, _) = world.take("a")
     world.handle(received("a", 1, rollout(one, 0, segments=(segment(0, 1),))))  # counts still
-    world.handle(received("a", 2, rollout(one, 1, segments=(segment(0, 1), segment(0, 2)))))  # its group is ready
+    both = (segment(0, 1, token=5), segment(0, 2))
+    world.handle(received("a", 2, rollout(one, 1, segments=both)))  # its group is ready
     world.core.handle(received("a", 3, rollout(two, 0, version=2)), 0.0)  # not stored yet
     actions = world.handle(asked(9, 0, 1))
     assert actions[2:5] == [
