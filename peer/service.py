@@ -233,7 +233,8 @@ class PeerProcess:
         if welcome.prompt_tokens_max and welcome.HasField("sampling"):
             sampling = sampling_from_pb(welcome.sampling)
             decode = self._text.known(welcome.tokenizer_json, sampling.stop_token_ids)
-            work = WarmUp(welcome.prompt_tokens_max, sampling, decode, welcome.router_replay)
+            at_swap = at_version_swap_from_pb(welcome.at_version_swap)
+            work = WarmUp(welcome.prompt_tokens_max, sampling, decode, welcome.router_replay, at_swap)
             self._engine.expect(work)
             if sampling.stop_strings and decode is None:
                 self._tokenizer_fetch = asyncio.create_task(self._work_with_text(self._engine, work, welcome))

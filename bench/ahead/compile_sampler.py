@@ -62,12 +62,14 @@ def programs(sampler: Sampler, mesh: Mesh) -> Iterator[tuple[str, jax.stages.Low
         seeds=whole(jnp.uint32, rows, 2),
         stop_tokens=whole(i32, rows, STOP_TOKENS_MAX),
         temperatures=whole(jnp.float32, rows),
+        adapters=whole(i32, rows),
         noise_scale=whole(jnp.float32),
     )
     yield "drawing", sampler.decode.lower(params, pages, controls, whole(i32), whole(i32))
     read = sampler.rows_at_once(bucket)
     tables, tokens = whole(i32, read, sampler.table_pages), whole(i32, read, bucket)
-    yield "reading prompts", sampler.extend.lower(params, pages, tables, tokens, whole(i32, read), whole(i32, read))
+    of_rows = whole(i32, read)  # where each piece starts, its length, and the slot of its adapters
+    yield "reading prompts", sampler.extend.lower(params, pages, tables, tokens, of_rows, of_rows, of_rows)
 
 
 def _bytes(lowered: jax.stages.Lowered) -> int:

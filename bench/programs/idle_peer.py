@@ -21,7 +21,7 @@ from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import RenewMode
+from rollcast.wire.rollouts import AtVersionSwap
 
 _GENERATION_S_MAX = 86_400.0  # longer than any benchmark
 
@@ -74,8 +74,13 @@ class IdleGeneration:
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Do nothing: no request is ever generated."""
 
-    def renew(self, mode: RenewMode = "continue") -> None:
+    def renew(self, mode: AtVersionSwap = "continue") -> None:
         """Do nothing: there are no weights to read again."""
+
+    @property
+    def versions_free(self) -> int | None:
+        """None: there are no versions."""
+        return None
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.rollouts import FinishReason, RenewMode, Sampling
+from rollcast.wire.rollouts import AtVersionSwap, FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode
 from rollcast.wire.versions.records import VersionRecord
 
@@ -102,6 +102,8 @@ class WarmUp:
     decode: Decode | None = None  # the run's tokenizer, where there are stop strings
     router_replay: bool = False
     """Whether slices come with routes. An engine that cannot report them logs that once, and works without."""
+    at_version_swap: AtVersionSwap = "continue"
+    """How generations will be renewed, most often."""
 
 
 class Generation(Protocol):
@@ -123,12 +125,25 @@ class Generation(Protocol):
         """
         ...
 
-    def renew(self, mode: RenewMode = "continue") -> None:
+    def renew(self, mode: AtVersionSwap = "continue") -> None:
         """Continue with the engine's active version. Call it between two slices only.
 
         With "continue" the tokens so far are read again with its weights, shared prompts once. With "keep" they are
-        not: the keys and values of each rollout in progress stay, and only rollouts that begin later are read. Either
-        way no rollout begins with keys or values of another version than the active one.
+        not: the keys and values of each rollout in progress stay, and only rollouts that begin later are read. With
+        "finish" each rollout in progress goes on to its end under the version with which it began, and those that begin
+        later are of the active version; `versions_free` must be above 0. In every mode no rollout begins with keys or
+        values of another version than the active one.
+
+        Raises:
+            ValueError: with "finish", and there is no room for another version.
+        """
+        ...
+
+    @property
+    def versions_free(self) -> int | None:
+        """How many more versions rollouts can begin with while those in progress finish; None: one version at a time.
+
+        It is the number of times that ``renew("finish")`` is possible now.
         """
         ...
 

@@ -22,16 +22,19 @@ from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.lora import absent_adapters
 from rollcast.policy.mesh import engine_shardings, tensor_mesh
 from rollcast.policy.params import Params
+from rollcast.policy.sampling.adapter_slots import side_by_side
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.sizing.computation import sampling_computation
 from rollcast.policy.sizing.memory import PeerShape, peer_memory
 from rollcast.policy.snapshot import views
 from rollcast.runtime.errors import ConfigError, CorruptChunk
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import RenewMode, Sampling
+from rollcast.wire.rollouts import AtVersionSwap, Sampling
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16
+# Versions of adapters that generate at once where rollouts finish under theirs: one that ends and the next.
+_ADAPTER_SLOTS = 2
 # Compiled shapes kept; a run has one or two.
 _SHAPES_MAX = 16
 # A placeholder: every request brings its own sampling parameters.
@@ -222,7 +225,7 @@ class JaxEngine:
     def _compile(self, loaded: _Loaded, work: WarmUp) -> None:
         sampler = self._sampler(loaded.config, work.prompt_tokens_max, work.sampling.max_new_tokens)
         if sampler not in self._compiled:
-            sampler.compile(loaded.weights.params)
+            sampler.compile(_params_of([loaded] * sampler.adapter_slots))
             self._compiled.add(sampler)
 
     def _sampler(self, config: ModelConfig, prompt_tokens: int, new_tokens: int) -> Sampler:
@@ -232,7 +235,9 @@ class JaxEngine:
         else:
             lengths = _rounded_up(prompt_tokens), _rounded_up(new_tokens)
         record_routes = bool(work and work.router_replay and config.experts)
-        return _sampler(config, *lengths, self._rows, self._cache_tokens, record_routes, self._mesh)
+        finishes = bool(work and work.at_version_swap == "finish")
+        slots = _ADAPTER_SLOTS if finishes and config.lora is not None and not config.lora.noisy else 1
+        return _sampler(config, *lengths, self._rows, self._cache_tokens, record_routes, slots, self._mesh)
 
 
 class JaxGeneration:
@@ -247,8 +252,9 @@ class JaxGeneration:
         decode = None if engine._work is None else engine._work.decode
         asked = [_sample_request(item) for item in requests]
         self._generation = sampler.begin({}, asked, _NO_SAMPLING, decode=decode)  # the first slice gives it weights
+        self._slots = [weights] * sampler.adapter_slots  # the version of each slot of adapters, or the only one
         self._generated_with: _Loaded | None = None
-        self._renew_mode: RenewMode = "keep"  # of the swaps since the last slice together
+        self._renew_mode: AtVersionSwap = "keep"  # of the swaps since the last slice together
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests for rows that become free (see Generation.add)."""
@@ -258,22 +264,40 @@ class JaxGeneration:
         """Generate one slice in the engine's thread (see Generation.next_slice)."""
         return await self._engine._held.generate(functools.partial(self._generate, self._weights, tokens_max))
 
-    def renew(self, mode: RenewMode = "continue") -> None:
+    def renew(self, mode: AtVersionSwap = "continue") -> None:
         """Switch to the active weights from the next slice on (see Generation.renew)."""
+        if mode == "finish" and not self.versions_free:
+            raise ValueError("there is no room for adapters of another version")
         self._weights = self._engine._held.active or self._weights
-        if mode == "continue":
+        if self._renew_mode != "continue":
             self._renew_mode = mode
+
+    @property
+    def versions_free(self) -> int | None:
+        """How many slots of adapters are free (see Generation.versions_free)."""
+        return len(self._generation.free_slots) if len(self._slots) > 1 else None
+
+    def _exchange(self, weights: _Loaded) -> None:
+        """Have the sampler compute with these weights, in a slot of their own if rollouts finish under others."""
+        used = self._engine._use(weights)
+        slot = self._generation.free_slots[0] if self._renew_mode == "finish" else 0
+        if self._renew_mode == "finish":
+            self._slots[slot] = weights
+        else:
+            self._slots = [weights] * len(self._slots)
+        params = used if len(self._slots) == 1 else _params_of(self._slots)
+        self._generation.renew(params, self._renew_mode, slot)
 
     def _generate(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         if self._generated_with is not weights:
-            self._generation.renew(self._engine._use(weights), self._renew_mode)
+            self._exchange(weights)
         self._generated_with, self._renew_mode = weights, "keep"
         shape = weights.config.route_shape
         return [
             CompletionSlice(
                 number,
-                weights.epoch,
-                weights.version,
+                self._slots[made.slot].epoch,
+                self._slots[made.slot].version,
                 made.token_ids,
                 made.logprobs,
                 made.finish_reason,
@@ -281,6 +305,17 @@ class JaxGeneration:
             )
             for number, made in self._generation.generate(tokens_max).items()
         ]
+
+
+def _params_of(slots: Sequence[_Loaded]) -> Params:
+    """Return what the model computes with on the devices: one version, or several versions' adapters over their base.
+
+    These must be on the devices.
+    """
+    first = slots[0].weights
+    if len(slots) == 1 or first.base is None:
+        return first.params
+    return {**first.base.tensors, **side_by_side([one.weights.tensors for one in slots])}
 
 
 def _sample_request(item: GenerateRequest) -> SampleRequest:
@@ -295,11 +330,19 @@ def _sampler(
     rows: int,
     cache_tokens: int,
     record_routes: bool,
+    adapter_slots: int,
     mesh: Mesh | None,
 ) -> Sampler:
     """Return the sampler of these shapes. It holds the compiled code, so all engines of a process share it."""
     return Sampler(
-        config, prompt_tokens_max, new_tokens_max, rows, cache_tokens, record_routes=record_routes, mesh=mesh
+        config,
+        prompt_tokens_max,
+        new_tokens_max,
+        rows,
+        cache_tokens,
+        record_routes=record_routes,
+        adapter_slots=adapter_slots,
+        mesh=mesh,
     )
 
 

@@ -50,7 +50,7 @@ from peer.worker.spool import Spool, counted
 from peer.worker.status import GenerationSpeed, PeerState, Receiving, WorkerStatus
 from peer.worker.version_swap import VersionSwap
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import AtVersionSwap, LeaseGrant, RenewMode, Rollout
+from rollcast.wire.rollouts import AtVersionSwap, LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is unreachable
@@ -253,7 +253,7 @@ class WorkerCore:
             return []
         tokens = sum(len(item.segment.token_ids) for item in event.added if item.segment is not None)
         batch.keep(self._book.is_generating)
-        finished, token_s = batch.end_slice(event.added, now)
+        finished, token_s = batch.end_slice(event.added, now, event.versions_free)
         self._speed.count(tokens, token_s, now)
         for rollout in finished:
             self._spool_rollout(rollout)
@@ -306,13 +306,16 @@ class WorkerCore:
 
     def _swap_version(self) -> list[Action]:
         batch = self._batch
-        between_slices = batch is not None and not batch.slice_running and batch.may_renew()
-        may_swap = self._at_rest or (self._at_swap != "finish" and between_slices)
+        may_swap = self._at_rest or (batch is not None and not batch.slice_running and self._may_renew(batch))
         active, loaded = self._swap.active, self._swap.waiting
         if active is None or loaded is None:
             return self._swap.step(may_swap)
         # A version that is to be evaluated here stays until that is done, or its leases expire.
         return self._swap.step(may_swap and not self._book.evaluates(active), not self._book.evaluates(loaded))
+
+    def _may_renew(self, batch: RunningBatch) -> bool:
+        """Return whether a running batch may take a newer version: its rollouts change, or end under theirs."""
+        return bool(batch.versions_free) if self._at_swap == "finish" else batch.may_renew()
 
     def _continue_batch(self, now: float) -> list[Action]:
         batch, active = self._batch, self._swap.active
@@ -321,13 +324,15 @@ class WorkerCore:
         batch.keep(self._book.is_generating)
         if not len(batch):
             return self._end_batch(batch, now)
-        # If versions are swapped only between two batches, this one must end before the swap, so it is not refilled.
+        # If the engine has rollouts of one version at a time, these must end before the swap, and none is added.
+        drains = self._at_swap == "finish" and batch.versions_free is None
         swap_is_near = self._swap.waits and not self._book.evaluates(active)
-        fill = self._may_begin() and (self._at_swap != "finish" or not swap_is_near)
+        fill = self._may_begin() and not (drains and swap_is_near)
         more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
-        renew: RenewMode | None = None
+        renew: AtVersionSwap | None = None
         if batch.key != active:
-            renew = "keep" if self._at_swap == "keep" else "continue"
+            # With "finish" versions are swapped at rest, or where another has room; unless the rule has just changed.
+            renew = self._at_swap if self._at_swap != "finish" or batch.versions_free else "continue"
         batch.begin_slice(active, now, more)
         return [ContinueBatch(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
 

@@ -11,7 +11,6 @@ from rollcast.wire.rollouts import (
     FinishReason,
     LeaseGrant,
     PartialRollout,
-    RenewMode,
     Rollout,
     Segment,
     Slot,
@@ -114,6 +113,7 @@ class SliceGenerated:
 
     batch_id: int
     added: tuple[SliceTokens, ...]
+    versions_free: int | None = None  # see peer.engines.base.Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class ContinueBatch:
 
     batch_id: int
     slice_tokens: int
-    renew: RenewMode | None = None
+    renew: AtVersionSwap | None = None
     more: tuple[SlotWork, ...] = ()
 
 

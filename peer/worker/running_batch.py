@@ -72,6 +72,8 @@ class RunningBatch:
         self.batch_id = batch_id
         self.begun_s = now
         self.key = key
+        self.versions_free: int | None = None
+        """How many more versions its rollouts may begin with while others end; None: it has one version at a time."""
         self._rollouts: dict[Key, RunningRollout] = {}
         self.begin_slice(key, now, work)
 
@@ -90,13 +92,15 @@ class RunningBatch:
             row = RunningRollout(item, now, segment_count=len(item.slot.prefix), reported=known, tokens=known)
             self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
 
-    def end_slice(self, added: Iterable[SliceTokens], now: float) -> tuple[list[Rollout], float]:
-        """Add the tokens of a slice that has ended.
+    def end_slice(
+        self, added: Iterable[SliceTokens], now: float, versions_free: int | None = None
+    ) -> tuple[list[Rollout], float]:
+        """Add the tokens of a slice that has ended; ``versions_free``: see the attribute.
 
         Returns:
             The rollouts that it finished, and the seconds that it took for each token of the longest one.
         """
-        self.slice_running = False
+        self.slice_running, self.versions_free = False, versions_free
         finished: list[Rollout] = []
         longest = 1
         for item in added:

@@ -45,7 +45,7 @@ from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, 
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import RenewMode, Rollout, Segment, partial_to_pb
+from rollcast.wire.rollouts import AtVersionSwap, Rollout, Segment, partial_to_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 
 log = structlog.get_logger()
@@ -221,7 +221,7 @@ class Worker:
         await self._generate_slice(batch_id, slice_tokens)
 
     async def _generate_slice(
-        self, batch_id: int, slice_tokens: int, renew: RenewMode | None = None, more: tuple[SlotWork, ...] = ()
+        self, batch_id: int, slice_tokens: int, renew: AtVersionSwap | None = None, more: tuple[SlotWork, ...] = ()
     ) -> None:
         generation, work = self._generation, self._work
         if generation is None:
@@ -233,7 +233,8 @@ class Worker:
             work.update(enumerate(more, start=self._requests))
             self._requests += len(more)
         slices = await generation.next_slice(slice_tokens)
-        self.handle(SliceGenerated(batch_id, tuple(self._news(work, new) for new in slices)))
+        news = tuple(self._news(work, new) for new in slices)
+        self.handle(SliceGenerated(batch_id, news, generation.versions_free))
 
     def _news(self, work: dict[int, SlotWork], new: CompletionSlice) -> SliceTokens:
         item = work[new.request] if new.finish_reason is None else work.pop(new.request)

@@ -18,10 +18,9 @@ SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
 LeaseKind = Literal["training", "evaluation"]
 
-#: How a rollout goes on under a newer version: "continue" reads all its tokens so far again with the new weights;
-#: "keep" goes on from the keys and values that the older versions left, so that nothing is read again.
-RenewMode = Literal["continue", "keep"]
-#: What a peer's running rollouts do when it swaps to a newer version: they end under the old one first, or go on.
+#: What a peer's running rollouts do when it swaps to a newer version. "finish": they end under the old one.
+#: "continue": they go on under the new one, which reads all their tokens so far again. "keep": they go on under it from
+#: the keys and values that older versions left, so that nothing is read again.
 AtVersionSwap = Literal["finish", "continue", "keep"]
 AT_VERSION_SWAP: tuple[AtVersionSwap, ...] = ("finish", "continue", "keep")
 

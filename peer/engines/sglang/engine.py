@@ -30,7 +30,7 @@ from peer.engines.sglang.version_folders import VersionFolders
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import FinishReason, RenewMode
+from rollcast.wire.rollouts import AtVersionSwap, FinishReason
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 from rollcast.wire.versions.records import state_hash
 
@@ -225,7 +225,12 @@ class SglangGeneration:
         self._running = [row for row in rows if row.number not in ended]
         return slices
 
-    def renew(self, mode: RenewMode = "continue") -> None:
+    def renew(self, mode: AtVersionSwap = "continue") -> None:
         """Switch to the active version (see Generation.renew). With "keep" the server reads the tokens again as well:
         its cache cannot keep the keys and values of some rollouts, and drop the others."""
         self._loaded = self._engine._held.active or self._loaded
+
+    @property
+    def versions_free(self) -> int | None:
+        """None: rollouts of one version at a time (see Generation.versions_free)."""
+        return None

@@ -17,7 +17,7 @@ from peer.engines.vllm.process import ServerLost
 from peer.engines.vllm.server.frames import Frame
 from peer.engines.vllm.supervisor import SILENCE_TIMEOUT_S
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.rollouts import FinishReason, RenewMode
+from rollcast.wire.rollouts import AtVersionSwap, FinishReason
 from rollcast.wire.text.stop_strings import StopStrings, stop_strings
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class VllmGeneration:
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.suspend)
         return [new for row in list(self._rows.values()) if (new := self._slice(row, tokens_max)) is not None]
 
-    def renew(self, mode: RenewMode = "continue") -> None:
+    def renew(self, mode: AtVersionSwap = "continue") -> None:
         """Continue under the active version (see Generation.renew).
 
         With "continue" tokens that were not given out are discarded. With "keep" they are given out first, as the older
@@ -147,6 +147,11 @@ class VllmGeneration:
             self._discard_waiting()
         self._use(active)
         self._engine.discard_unused()
+
+    @property
+    def versions_free(self) -> int | None:
+        """None: rollouts of one version at a time (see Generation.versions_free)."""
+        return None
 
     def _use(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint

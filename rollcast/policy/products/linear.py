@@ -60,6 +60,8 @@ class Linear(nnx.Module):  # type: ignore[misc]
         self.lora_a: nnx.Param | None = nnx.data(None)
         self.lora_b: nnx.Param | None = nnx.data(None)
         self.lora_scale = 0.0
+        self.lora_chosen: jax.Array | None = nnx.data(None)
+        """Where adapters stand side by side, the columns of lora_a that each row uses: bool [batch, columns]."""
         self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32)) if bias else None
 
     def set_flow(self, flow: Flow) -> None:
@@ -82,6 +84,8 @@ class Linear(nnx.Module):  # type: ignore[misc]
         product = self._product(x)
         if self.lora_a is not None and self.lora_b is not None:
             narrow = carrier_matmul(x.dtype, x, self.lora_a[...])
+            if self.lora_chosen is not None:
+                narrow = jnp.where(self.lora_chosen[:, None, :], narrow, 0)
             product = product + carrier_matmul(x.dtype, narrow, self.lora_b[...]) * self.lora_scale
         return product if self.bias is None else product + carried_to(self.bias[...], product)
 

@@ -27,6 +27,7 @@ class Controls(NamedTuple):
     seeds: Any  # uint32 [rows, 2]
     stop_tokens: Any  # i32 [rows, STOP_TOKENS_MAX], filled up with -1
     temperatures: Any  # f32 [rows]
+    adapters: Any  # i32 [rows], the slot of each row's adapters (rollcast.policy.sampling.adapter_slots)
     noise_scale: Any  # f32: 1 samples, 0 is greedy
 
 

@@ -16,7 +16,7 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampling.decoding import Controls, stop_row
 from rollcast.policy.sampling.kv_cache import Pages
 from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
-from rollcast.wire.rollouts import FinishReason, RenewMode, Sampling
+from rollcast.wire.rollouts import AtVersionSwap, FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 
 #: Routes of some tokens, [tokens, layers, experts_per_token]; see rollcast.wire.routes.
@@ -53,6 +53,8 @@ class Completion:
     context_routes: Routes | None = field(default=None, compare=False)
     """The same for the tokens before those, which are all of the prompt and of ``already_generated`` but the last one;
     None in later pieces of a request."""
+    slot: int = field(default=0, compare=False)
+    """The slot of the adapters that generated it."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class _Sequence:
     table: tuple[int, ...] = ()
     read: list[_Read] = field(default_factory=list)  # what was read after the shared part of the prompt
     is_begun: bool = False  # whether a piece of it was returned
+    slot: int = 0  # of its adapters
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -107,6 +110,7 @@ class _Piece:
     start: int
     table: Sequence[int]
     read: list[_Read]
+    slot: int = 0
 
 
 class Device(Protocol):
@@ -118,12 +122,14 @@ class Device(Protocol):
         table_pages: pages of the longest context.
         config: the model's architecture.
         record_routes: whether completions have their routes.
+        adapter_slots: versions of adapters that rows may have at once.
         extend, copy, decode: the compiled stages; each returns the pages that it was given, changed.
     """
 
     config: ModelConfig
     batch_size: int
     record_routes: bool
+    adapter_slots: int
     slice_steps: int
     table_pages: int
     extend: Any
@@ -146,6 +152,7 @@ class Generation:
         self._sampler = sampler
         self._decode = decode
         self._params = params
+        self._slot = 0  # of the sequences that begin
         self._sampling = sampling
         self._noise_scale = np.float32(0.0 if greedy else 1.0)
         self._pool = sampler.new_pool()
@@ -199,13 +206,29 @@ class Generation:
                     news[item.number] = self._take_in(row, item, *new)
         return news
 
-    def renew(self, params: Params, mode: RenewMode = "continue") -> None:
-        """Continue with these weights, which read the tokens so far again, unless their keys and values are kept."""
-        self._params = params
-        if mode == "keep":
+    @property
+    def free_slots(self) -> list[int]:
+        """Return the slots of adapters with which no sequence in progress computes."""
+        used = {item.slot for item in self._rows if item is not None}
+        return [slot for slot in range(self._sampler.adapter_slots) if slot not in used]
+
+    def renew(self, params: Params, mode: AtVersionSwap = "continue", slot: int = 0) -> None:
+        """Continue with these weights, which read the tokens so far again, unless their keys and values are kept.
+
+        Args:
+            mode: with "finish", sequences in progress compute with the adapters of their slots to their ends.
+            slot: of the adapters with which all others compute.
+        """
+        self._params, self._slot = params, slot
+        if mode != "continue":
             self._pool.share_no_more()  # a sequence that begins under these weights reads its prompt with them
+        if mode == "finish":
             return
         running = [item for item in self._rows if item is not None]
+        for item in running:
+            item.slot = slot
+        if mode == "keep":
+            return
         prompts = {id(item.pages.prompt): item for item in running if item.pages is not None}
         self._fill(running, list(prompts.values()))
 
@@ -238,7 +261,7 @@ class Generation:
             if item.pages is None:
                 break
             self._waiting.popleft()
-            self._rows[row] = item
+            self._rows[row], item.slot = item, self._slot
             new.append(item)
             item.table = item.pages.table(len(item.prompt) // self._pool.page_tokens)
         if new:
@@ -246,14 +269,14 @@ class Generation:
 
     def _fill(self, sequences: list[_Sequence], prompts: list[_Sequence]) -> None:
         """Read the prompts of ``prompts``, then what each sequence has beyond its prompt's last whole page."""
-        shared = [(item.prompt, item.pages.prompt) for item in prompts if item.pages is not None]
+        shared = [(item, item.pages.prompt) for item in prompts if item.pages is not None]
         for read in [prompt.records for _, prompt in shared] + [item.read for item in sequences]:
             read.clear()
-        self._read([_Piece(tokens, 0, prompt.pages, prompt.records) for tokens, prompt in shared])
+        self._read([_Piece(one.prompt, 0, prompt.pages, prompt.records, one.slot) for one, prompt in shared])
         self._copy([item.pages.copy for item in sequences if item.pages is not None and item.pages.copy is not None])
         self._read(
             [
-                _Piece([item.prompt_last, *item.tokens[:-1]], len(item.prompt), item.table, item.read)
+                _Piece([item.prompt_last, *item.tokens[:-1]], len(item.prompt), item.table, item.read, item.slot)
                 for item in sequences
                 if item.tokens
             ]
@@ -280,14 +303,14 @@ class Generation:
         rows = self._sampler.rows_at_once(bucket)
         tables = np.full((rows, self._sampler.table_pages), NULL_PAGE, np.int32)
         tokens = np.zeros((rows, bucket), np.int32)
-        starts, counts = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+        starts, counts, adapters = np.zeros((3, rows), np.int32)
         for row, piece in enumerate(pieces):
             counts[row] = min(len(piece.tokens), bucket)
             tables[row, : len(piece.table)] = piece.table
             tokens[row, : counts[row]] = piece.tokens[:bucket]
-            starts[row] = piece.start
+            starts[row], adapters[row] = piece.start, piece.slot
         self._pages, routes = self._sampler.extend(
-            self._params, self._allocated_pages(), tables, tokens, starts, counts
+            self._params, self._allocated_pages(), tables, tokens, starts, counts, adapters
         )
         if routes is not None:
             for row, piece in enumerate(pieces):
@@ -310,6 +333,7 @@ class Generation:
             seeds=np.zeros((rows, 2), np.uint32),
             stop_tokens=np.tile(np.array(stop_row(()), np.int32), (rows, 1)),
             temperatures=np.ones(rows, np.float32),
+            adapters=np.zeros(rows, np.int32),
             noise_scale=self._noise_scale,
         )
         for row, item in enumerate(self._rows):
@@ -321,6 +345,7 @@ class Generation:
                 controls.seeds[row] = seed_words(item.request.seed)
                 controls.stop_tokens[row] = stop_row(item.sampling.stop_token_ids)
                 controls.temperatures[row] = item.sampling.temperature
+                controls.adapters[row] = item.slot
         return controls
 
     def _take_in(
@@ -340,7 +365,7 @@ class Generation:
             self._pool.release(item.pages)
             self._rows[row] = item.pages = None
         kept = None if routes is None else routes[: len(tokens)]
-        return Completion(tuple(tokens), tuple(logprobs), item.finish_reason, kept, context_routes)
+        return Completion(tuple(tokens), tuple(logprobs), item.finish_reason, kept, context_routes, item.slot)
 
     def _context_routes(self, item: _Sequence) -> Routes | None:
         """Return the routes of the tokens that a sequence began with, for its first piece only."""

@@ -19,8 +19,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.model import Decoder
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params, bind
+from rollcast.policy.sampling.adapter_slots import choose
 from rollcast.policy.sampling.decoding import Controls, Slice, decode_slice
 from rollcast.policy.sampling.generation import Completion, Generation, SampleRequest
 from rollcast.policy.sampling.kv_cache import Pages, copy_pages, empty_pages, extend, page_shapes
@@ -49,6 +51,7 @@ class Sampler:
         cache_tokens: memory for keys and values, in tokens; 0 means enough for batch_size sequences of the greatest
             length.
         record_routes: whether completions have the routes of the tokens that were read; the model then needs experts.
+        adapter_slots: versions of adapters that rows may have at once; above 1, parameters come from side_by_side.
         mesh: the devices among which parameters lie as rollcast.policy.mesh says, and the cache by heads; None: one.
     """
 
@@ -61,12 +64,14 @@ class Sampler:
         cache_tokens: int = 0,
         *,
         record_routes: bool = False,
+        adapter_slots: int = 1,
         mesh: Mesh | None = None,
     ) -> None:
         if record_routes and not config.experts:
             raise ValueError("record_routes needs a model with experts")
         self.config = config
         self.record_routes = record_routes
+        self.adapter_slots = adapter_slots
         self._mesh = mesh
         self.batch_size = batch_size
         self.new_tokens_max = new_tokens_max
@@ -158,17 +163,32 @@ class Sampler:
         seed_words(request.seed)
 
     def _extend_rows(
-        self, params: Params, pages: Pages, tables: jax.Array, tokens: jax.Array, starts: jax.Array, counts: jax.Array
+        self,
+        params: Params,
+        pages: Pages,
+        tables: jax.Array,
+        tokens: jax.Array,
+        starts: jax.Array,
+        counts: jax.Array,
+        adapters: jax.Array,
     ) -> tuple[Pages, jax.Array | None]:
-        hidden, pages = extend(bind(self.config, params), pages, tables, tokens, starts, counts, self._mesh)
+        model = self._bound(params, adapters)
+        hidden, pages = extend(model, pages, tables, tokens, starts, counts, self._mesh)
         return pages, hidden.routed.routes if self.record_routes and hidden.routed is not None else None
 
     def _decode_slice(
         self, params: Params, pages: Pages, controls: Controls, limit: jax.Array, floor: jax.Array
     ) -> tuple[Slice, Pages]:
-        model = bind(self.config, params)
+        model = self._bound(params, controls.adapters)
         routes, steps = self.record_routes, self.slice_steps
         return decode_slice(model, pages, controls, steps, limit, floor, record_routes=routes, mesh=self._mesh)
+
+    def _bound(self, params: Params, adapters: jax.Array) -> Decoder:
+        """Return the model that computes each row with the adapters of its slot, i32 [rows]."""
+        model = bind(self.config, params)
+        if self.adapter_slots > 1:
+            choose(model, self.adapter_slots, adapters)
+        return model
 
 
 def _joined(pieces: list[Completion]) -> Completion:

@@ -64,6 +64,59 @@ def joined(pieces: Sequence[CompletionSlice]) -> CompletionSlice:
     return replace(pieces[-1], token_ids=tokens, logprobs=logprobs)
 
 
+async def check_that_rollouts_finish(
+    engine: Engine, versions: Sequence[VersionState], expected: Sequence[Sequence[CompletionSlice]], new_tokens: int
+) -> None:
+    """Check an engine that has rollouts of two versions at once: each ends under the one with which it began.
+
+    Args:
+        versions: three.
+        expected: of each version the completions of ``requests(2)`` with so many tokens.
+    """
+    asked = requests(2, sampling=Sampling(1.0, new_tokens, ()))
+    engine.expect(WarmUp(prompt_tokens_max=16, sampling=asked[0].sampling, at_version_swap="finish"))
+    await activated(engine, versions[0])
+    generation = engine.begin(asked)
+    pieces: dict[int, list[CompletionSlice]] = {number: [] for number in range(6)}
+    slice_tokens = new_tokens // 3
+
+    async def generate_more() -> None:
+        for new in await generation.next_slice(slice_tokens):
+            pieces[new.request].append(new)
+
+    await generate_more()
+    assert generation.versions_free == 1
+    await activated(engine, versions[1])
+    generation.renew("finish")
+    generation.add(asked)  # the same prompts, whose keys and values differ
+    await generate_more()
+    assert [pieces[number][-1].version for number in range(4)] == [versions[0].record.version] * 2 + [
+        versions[1].record.version
+    ] * 2
+    assert generation.versions_free == 0
+    with pytest.raises(ValueError, match="room"):
+        generation.renew("finish")
+    while any(pieces[number][-1].finish_reason is None for number in range(2)):
+        await generate_more()
+    await activated(engine, versions[2])
+    generation.renew("finish")
+    generation.add(asked)
+    while not all(pieces[number] and pieces[number][-1].finish_reason for number in range(6)):
+        await generate_more()
+    for number, made in pieces.items():
+        alone = expected[number // 2][number % 2]
+        assert {piece.version for piece in made} == {alone.version}
+        assert joined(made).token_ids == alone.token_ids
+        assert joined(made).logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    assert generation.versions_free == 2
+
+
+async def activated(engine: Engine, version: VersionState) -> None:
+    """Load a version and make it active."""
+    assert await engine.load(version) == version.record.state_hash
+    await engine.activate(version.record.version)
+
+
 class EngineConformance:
     """The tests that every engine must pass."""
 

@@ -10,7 +10,7 @@ from blake3 import blake3
 from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp, check_requests
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import FinishReason, RenewMode
+from rollcast.wire.rollouts import AtVersionSwap, FinishReason
 from rollcast.wire.text.stop_strings import Decode, stop_strings
 from rollcast.wire.versions.records import VersionRecord, state_hash
 
@@ -19,9 +19,13 @@ STOP_SHARE = 8  # one token in so many is a stop token
 
 
 class FakeEngine:
-    """See peer.engines.base.Engine. Slices wait until ``released`` is set, and take ``token_s`` for each token."""
+    """See peer.engines.base.Engine. Slices wait until ``released`` is set, and take ``token_s`` for each token.
 
-    def __init__(self, token_s: float = 0.0) -> None:
+    Its generations have rollouts of ``versions`` versions at once, or of one.
+    """
+
+    def __init__(self, token_s: float = 0.0, versions: int = 1) -> None:
+        self.versions = versions
         self.expected: list[WarmUp] = []
         self.decode: Decode | None = None
         self.loads: list[Version] = []
@@ -89,24 +93,42 @@ class FakeGeneration:
         self._engine = engine
         self._weights = weights
         self._requests = list(requests)
+        self._own = [weights] * len(requests)
         self._tokens = [list(item.already_generated) for item in requests]
         self._ended: list[FinishReason | None] = [None] * len(requests)
 
     async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
-        weights = self._weights
+        own = list(self._own)
         await asyncio.sleep(self._engine.token_s * tokens_max)
         await self._engine.released.wait()
         going = [index for index, ended in enumerate(self._ended) if ended is None]
-        return [self._generate(index, weights, tokens_max) for index in going]
+        return [self._generate(index, own[index], tokens_max) for index in going]
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         self._requests += requests
+        self._own += [self._weights] * len(requests)
         self._tokens += [list(item.already_generated) for item in requests]
         self._ended += [None] * len(requests)
 
-    def renew(self, mode: RenewMode = "continue") -> None:
+    def renew(self, mode: AtVersionSwap = "continue") -> None:
         assert self._engine.active is not None
         self._weights = self._engine.active
+        if mode == "finish":
+            if not self.versions_free:
+                raise ValueError("no room for another version")
+            self._own = [
+                own if ended is None and tokens else self._weights
+                for own, ended, tokens in zip(self._own, self._ended, self._tokens, strict=True)
+            ]
+        else:
+            self._own = [self._weights] * len(self._own)
+
+    @property
+    def versions_free(self) -> int | None:
+        if self._engine.versions == 1:
+            return None
+        going = [own for own, ended in zip(self._own, self._ended, strict=True) if ended is None]
+        return self._engine.versions - len({record.version for record, _ in going})
 
     def _generate(self, index: int, weights: tuple[VersionRecord, bytes], tokens_max: int) -> CompletionSlice:
         record, state = weights

@@ -17,8 +17,9 @@ from rollcast.policy.norm_noise import noisy_shapes
 from rollcast.policy.params import initial_params
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.wire.ids import Version
+from rollcast.wire.rollouts import Sampling
 from rollcast.wire.versions.records import BaseRef, VersionRecord
-from tests.peer.engines.engine_conformance import SAMPLING, generate, requests
+from tests.peer.engines.engine_conformance import SAMPLING, activated, check_that_rollouts_finish, generate, requests
 from tests.peer.engines.test_jax_engine import MODEL, jax_version
 
 ADAPTED = adapted(MODEL, LoraConfig(rank=2, alpha=4))
@@ -109,6 +110,29 @@ async def test_a_version_with_noise_computes_with_its_own_scales() -> None:
         np.testing.assert_allclose(found[1], wanted[1], atol=1e-5)
     await noisy_engine.close()
     await plain_engine.close()
+
+
+async def test_rollouts_finish_under_their_adapters_while_others_begin_with_newer_ones() -> None:
+    versions = (BASE, FIRST, SECOND)
+    alone, both = JaxEngine(concurrent_rollouts=4), JaxEngine(concurrent_rollouts=4)
+    expected = []
+    for version in versions:
+        await activated(alone, version)
+        expected.append(await generate(alone, requests(2, sampling=Sampling(1.0, 6, ()))))
+    await check_that_rollouts_finish(both, versions, expected, new_tokens=6)
+    await alone.close()
+    await both.close()
+
+
+async def test_versions_of_all_weights_are_one_at_a_time() -> None:
+    engine = JaxEngine(concurrent_rollouts=4)
+    engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING, at_version_swap="finish"))
+    await activated(engine, state_of(jax_version(0, MODEL, WHOLE)))
+    generation = engine.begin(requests(1))
+    assert generation.versions_free is None
+    with pytest.raises(ValueError, match="room"):
+        generation.renew("finish")
+    await engine.close()
 
 
 async def test_a_late_joiner_loads_the_base_with_the_newest_adapters() -> None:

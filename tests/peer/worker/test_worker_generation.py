@@ -33,7 +33,7 @@ from peer.worker.events import (
 from peer.worker.pacing import PARTIALS_AT_ONCE_MAX
 from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import FinishReason, RenewMode
+from rollcast.wire.rollouts import AtVersionSwap, FinishReason
 from tests.peer.worker.worker_samples import (
     SLICE,
     accept,
@@ -180,7 +180,7 @@ def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> No
 
 
 @pytest.mark.parametrize("mode", ["continue", "keep"])
-def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it(mode: RenewMode) -> None:
+def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it(mode: AtVersionSwap) -> None:
     core = ready_core(opened=SessionOpened(at_version_swap=mode))
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
@@ -201,6 +201,40 @@ def test_a_running_batch_ends_on_its_version_where_the_run_requires_it() -> None
     core.handle(VersionVerified(key(1)), 1.1)
     core.handle(VersionLoaded(key(1)), 1.2)
     assert core.handle(begun(1, work(lease)), 2.0) == [ContinueBatch(1, SLICE)]
+
+
+def test_rollouts_begin_with_a_newer_version_while_others_finish_where_the_engine_has_both() -> None:
+    core = ready_core()
+    first, second, third = grant(1, 4), grant(2, 2), grant(3, 2)
+    core.handle(LeasesGranted((first,)), 1.0)
+    core.handle(VersionVerified(key(1)), 1.1)
+    core.handle(VersionLoaded(key(1)), 1.2)
+    running = tuple(drawn(item, (3, 4), None) for item in work(first)[2:])
+    ended = tuple(drawn(item) for item in work(first)[:2])
+    core.handle(LeasesGranted((second,)), 1.3)
+    assert core.handle(SliceGenerated(1, ended + running, 1), 2.0)[0] == ActivateVersion(key(1))
+    more = work(second)
+    assert core.handle(VersionActivated(key(1)), 2.1) == [ContinueBatch(1, SLICE, renew="finish", more=more)]
+    # Version 2 waits until version 0 has ended, and meanwhile rollouts begin with version 1.
+    core.handle(VersionVerified(key(2)), 2.2)
+    core.handle(VersionLoaded(key(2)), 2.3)
+    core.handle(LeasesGranted((third,)), 2.4)
+    news = tuple(drawn(item, version=1) for item in more) + running
+    assert core.handle(SliceGenerated(1, news, 0), 3.0)[0] == ContinueBatch(1, SLICE, more=work(third))
+    rest = tuple(drawn(item, (3, 4), None, version=1) for item in work(third))
+    actions = core.handle(SliceGenerated(1, tuple(drawn(item) for item in work(first)[2:]) + rest, 1), 4.0)
+    assert ActivateVersion(key(2)) in actions
+    assert core.handle(VersionActivated(key(2)), 4.1) == [ContinueBatch(1, SLICE, renew="finish")]
+
+
+def test_a_rule_that_changes_before_the_swap_does_not_ask_for_what_the_engine_cannot_do() -> None:
+    core = ready_core(opened=SessionOpened(at_version_swap="continue"))
+    core.handle(LeasesGranted((grant(1, 4),)), 1.0)
+    core.handle(VersionVerified(key(1)), 1.1)
+    core.handle(VersionLoaded(key(1)), 1.2)
+    assert core.handle(begun(1, work(grant(1, 4))), 2.0) == [ActivateVersion(key(1))]
+    core.handle(SessionOpened(at_version_swap="finish"), 2.1)
+    assert core.handle(VersionActivated(key(1)), 2.2) == [ContinueBatch(1, SLICE, renew="continue")]
 
 
 def test_a_new_epoch_ends_running_rollouts_of_the_old_one() -> None:

@@ -14,7 +14,7 @@ def controls(noise_scale: float) -> Controls:
     nothing = jnp.zeros(2, jnp.int32)
     temperatures = jnp.array([1.0, 0.5], jnp.float32)
     seeds = jnp.array([[0, 7], [0, 8]], jnp.uint32)
-    return Controls(nothing, nothing, nothing, nothing, seeds, nothing, temperatures, jnp.float32(noise_scale))
+    return Controls(nothing, nothing, nothing, nothing, seeds, nothing, temperatures, nothing, jnp.float32(noise_scale))
 
 
 def test_tokens_are_sampled_with_the_seeds_noise_and_scored_without_it() -> None:
