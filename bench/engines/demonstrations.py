@@ -1,4 +1,4 @@
-"""Run the demonstration with peers on vLLM, with a mixed fleet, and with LoRA."""
+"""Run the demonstration with peers on vLLM, with a mixed fleet, and with adapters in three forms."""
 
 from __future__ import annotations
 
@@ -15,8 +15,23 @@ CONFIG = Path("configs/local.toml")
 # vLLM's attention on processors takes no heads of 16. These are as many parameters in all.
 _HEADS = ["learner.model.query_heads=4", "learner.model.key_value_heads=2", "learner.model.head_size=32"]
 LORA_CONFIG = Path("configs/local-lora.toml")
+_LORA_STEPS = 200  # of that configuration
+_NOISE_START = 0.01  # Huang et al. 2025, "QeRL", section 4.1
+
+FORMS = ("vllm", "mixed", "lora", "nvfp4", "noise")
+"""Peers on vLLM; on both engines; adapters; adapters over a base in NVFP4; adapters, with noise on scales of norms."""
 
 _ADDED = "peer-vllm"
+_KEPT = (
+    "reward_before",
+    "exact_before",
+    "exact_after",
+    "wall_s",
+    "staleness_max_trained",
+    "rollouts_dropped",
+    "rollouts_unaccounted",
+    "trained_twice",
+)
 
 
 class MixedFleet(runs.Story):
@@ -46,22 +61,28 @@ def demonstration(name: str, python: Path, runs_folder: Path, steps: int) -> dic
     """Run one form of the demonstration to its end; return its figures, each with the form's name appended.
 
     Args:
-        name: vllm, mixed or lora.
+        name: one of FORMS.
         python: the interpreter in whose environment vLLM is installed.
         steps: learner steps; 0: as the configuration says.
     """
-    settings = {
-        "vllm": [*_HEADS, "peers=2", 'peer.engine.kind="vllm"', f"peer.engine.python={json.dumps(str(python))}"],
-        "mixed": [*_HEADS, "peers=2", 'peer.engine.kind="jax"'],
-        "lora": [],
+    vllm = ["peers=2", 'peer.engine.kind="vllm"', f"peer.engine.python={json.dumps(str(python))}"]
+    config, settings = {
+        "vllm": (CONFIG, [*_HEADS, *vllm]),
+        "mixed": (CONFIG, [*_HEADS, "peers=2", 'peer.engine.kind="jax"']),
+        "lora": (LORA_CONFIG, []),
+        "nvfp4": (LORA_CONFIG, ['learner.lora.base="nvfp4"']),
+        "noise": (LORA_CONFIG, _noise(steps or _LORA_STEPS)),
     }[name]
     if steps:
         settings = [*settings, f"coordinator.run.steps={steps}"]
     story = MixedFleet(python) if name == "mixed" else runs.Story()
-    summary = runs.run(LORA_CONFIG if name == "lora" else CONFIG, runs_folder, settings, story)
-    figures = runs.figures_of(summary)
+    figures = runs.figures_of(runs.run(config, runs_folder, settings, story))
     own = {}
     if isinstance(story, MixedFleet):
         own["vllm_share_mixed"] = story.accepted.get(_ADDED, 0) / sum(story.accepted.values())
-    kept = ("exact_before", "exact_after", "wall_s", "staleness_max_trained", "rollouts_unaccounted", "trained_twice")
-    return own | {f"reward_{name}": figures["reward_after"]} | {f"{key}_{name}": figures[key] for key in kept}
+    return own | {f"reward_{name}": figures["reward_after"]} | {f"{key}_{name}": figures[key] for key in _KEPT}
+
+
+def _noise(steps: int) -> list[str]:
+    """Return settings of noise that falls over all steps of a run."""
+    return [f"learner.lora.noise_start={_NOISE_START}", f"learner.lora.noise_steps={steps}"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.engines.agreement import agreement
 from bench.engines.common import add_python_argument
-from bench.engines.demonstrations import demonstration
+from bench.engines.demonstrations import FORMS, demonstration
 from bench.engines.speed import speeds
 from bench.learner.sampler import model
 from bench.machine import Outcome
@@ -22,7 +22,7 @@ from rollcast.policy.config import LoraConfig, ModelConfig, adapted
 from rollcast.policy.lora import adapter_specs
 from rollcast.policy.snapshot import tensor_specs
 
-PARTS = ("speed", "agreement", "adapters", "vllm", "mixed", "lora")
+PARTS = ("speed", "agreement", "adapters", *FORMS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             figures |= asyncio.run(agreement(config, arguments, folder))
         if "adapters" in parts:
             figures["adapter_share"] = adapter_share("qwen3-8b", rank=16)
-        for form in ("vllm", "mixed", "lora"):
+        for form in FORMS:
             if form in parts:
                 figures |= demonstration(form, arguments.python, folder, arguments.steps)
     settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("name", "json")}
