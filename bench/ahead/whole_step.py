@@ -121,6 +121,7 @@ def _micro_batch(mesh: Mesh, row_tokens: int) -> tuple[dict[str, Any], Any]:
 
     read = {name: rows(jnp.int32) for name in ("tokens", "positions", "segments")}
     read["temperature"] = rows(jnp.float32)
+    read["seeds"] = _at((mesh.size, row_tokens, 2), jnp.uint32, rows_sharding(mesh))
     flags, reals = rows(jnp.bool_), rows(jnp.float32)
     factors = Factors(
         loss_mask=flags,
@@ -128,6 +129,7 @@ def _micro_batch(mesh: Mesh, row_tokens: int) -> tuple[dict[str, Any], Any]:
         weights=reals,
         behaviour_logprobs=reals,
         on_policy=flags,
+        margins_max=reals,
         proximal_logprobs=None,
         reference_logprobs=None,
     )

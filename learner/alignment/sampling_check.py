@@ -114,7 +114,8 @@ def surpluses(rows: Sequence[TrainingRow], packed: PackedBatch, statistics: Toke
         for segment, span in row.spans(place.start):
             trained = np.frombuffer(segment.loss_mask, np.uint8) > 0
             logprobs, entropies, variances = (
-                np.asarray(leaf)[line, span][trained].astype(np.float64) for leaf in statistics
+                np.asarray(leaf)[line, span][trained].astype(np.float64)
+                for leaf in (statistics.logprobs, statistics.entropies, statistics.variances)
             )
             good = np.isfinite(logprobs) & np.isfinite(entropies) & np.isfinite(variances)
             if good.any():

@@ -74,11 +74,19 @@ class LeadTrainer(Trainer):
             return super().write_base(file)
 
     def train_step(
-        self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
+        self,
+        batch: PackedBatch,
+        behaviour_logprobs: FloatArray,
+        on_policy: BoolArray | None = None,
+        margins_max: FloatArray | None = None,
     ) -> dict[str, float]:
-        own = np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy
-        with self._team.lead(_batch_order("train", batch, behaviour_logprobs=behaviour_logprobs, on_policy=own)):
-            return super().train_step(batch, behaviour_logprobs, own)
+        more: dict[str, Any] = {
+            "behaviour_logprobs": behaviour_logprobs,
+            "on_policy": np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy,
+            "margins_max": np.full(batch.tokens.shape, np.inf, np.float32) if margins_max is None else margins_max,
+        }
+        with self._team.lead(_batch_order("train", batch, **more)):
+            return super().train_step(batch, **more)
 
     def placed(self, params: Params) -> Params:
         tensors = {name: (str(leaf.dtype), leaf.shape) for name, leaf in params.items()}
@@ -204,7 +212,8 @@ class Follower:
         match order.name:
             case "train":
                 batch = _batch(order)
-                trainer.train_step(batch, order.arrays["behaviour_logprobs"], order.arrays["on_policy"])
+                given = (order.arrays[name] for name in ("behaviour_logprobs", "on_policy", "margins_max"))
+                trainer.train_step(batch, *given)
             case "score":
                 trainer.behaviour(self._older, _batch(order))
             case "place":

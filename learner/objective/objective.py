@@ -46,15 +46,20 @@ class Terms(NamedTuple):
 
     def sequence_mean(self, values: jax.Array) -> jax.Array:
         """Return, at each token, the mean of values over its sequence's trained tokens; 0 outside sequences."""
-        outside = self.sequences  # one more segment, for tokens of no sequence
-        owner = jnp.where(self.sequence < 0, outside, self.sequence).reshape(-1)
+        total, tokens = (
+            of_sequences(leaf, self.sequence, self.sequences) for leaf in (self.masked(values), self.loss_mask)
+        )
+        return total / jnp.maximum(tokens, 1.0)
 
-        def total(leaf: jax.Array) -> jax.Array:
-            return jax.ops.segment_sum(leaf.reshape(-1), owner, outside + 1)
 
-        means = total(self.masked(values)) / jnp.maximum(total(self.loss_mask), 1.0)
-        spread = means[owner].reshape(values.shape)
-        return jnp.where(self.sequence < 0, 0.0, spread)
+def of_sequences(values: jax.Array, sequence: jax.Array, sequences: int) -> jax.Array:
+    """Return, at each token, the sum f32 of values over its sequence; 0 outside sequences.
+
+    sequence and sequences: see Terms.
+    """
+    owner = jnp.where(sequence < 0, sequences, sequence).reshape(-1)  # one more segment, for tokens of no sequence
+    sums = jax.ops.segment_sum(values.reshape(-1).astype(jnp.float32), owner, sequences + 1)
+    return jnp.where(sequence < 0, 0.0, sums[owner].reshape(values.shape))
 
 
 Factor = Callable[[Terms], jax.Array]

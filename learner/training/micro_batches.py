@@ -184,5 +184,6 @@ def inputs(batch: PackedBatch) -> dict[str, Any]:
         "positions": batch.positions,
         "segments": batch.segments,
         "temperature": batch.temperature,
+        "seeds": batch.seeds,
     }
     return arrays if batch.routes is None else arrays | {"routes": batch.routes}

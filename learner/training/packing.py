@@ -16,6 +16,7 @@ from learner.objective.advantages import advantages, shaped_rewards
 from learner.objective.aggregates import token_weights
 from learner.objective.config import ObjectiveConfig
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
+from rollcast.policy.noise import seed_words
 from rollcast.wire.rollouts import Segment
 from rollcast.wire.routes import RouteShape
 
@@ -63,6 +64,7 @@ class TrainingRow:
     segments: tuple[Segment, ...]
     temperature: float
     reward: float
+    seed: int = 0  # 64 bits, the seed that its tokens were sampled with
 
     @property
     def tokens(self) -> int:
@@ -80,7 +82,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """The rows of a batch; arrays are [rows, time], except routes."""
+    """The rows of a batch; arrays are [rows, time], except seeds and routes."""
 
     tokens: Array  # i32, right-padded with 0
     positions: Array  # i32, index in the sequence
@@ -91,6 +93,7 @@ class PackedBatch:
     advantages: Array  # f32, advantage of the token's sequence; 0 with a critic, which computes it per token
     rewards: Array  # f32, the sequence's reward at its last trained token, 0 elsewhere
     weights: Array  # f32, weight of the token in the mean over the batch
+    seeds: Array  # u32 [rows, time, 2], the words of the seed of the token's sequence
     routes: Array | None = None
     """With router replay: the experts that the engine chose when it read each token, u8 or u16
     [rows, time, layers, experts per token], or its dtype's maximum where it recorded none; 0 in rows of padding. None:
@@ -138,7 +141,7 @@ class PackedBatch:
                 row, span = self.places[index]
                 source = (row, slice(span.start, span.start + lengths[index]))
                 places[index] = (line, slice(start, start + lengths[index]))
-                for name in ("tokens", "positions", "temperature"):
+                for name in ("tokens", "positions", "temperature", "seeds"):
                     getattr(batch, name)[places[index]] = getattr(self, name)[source]
                 batch.segments[places[index]] = number + 1
                 start += lengths[index]
@@ -227,6 +230,7 @@ def _empty(rows: int, time: int, sequences_per_row: int) -> PackedBatch:
         advantages=np.zeros(shape, np.float32),
         rewards=np.zeros(shape, np.float32),
         weights=np.zeros(shape, np.float32),
+        seeds=np.zeros((*shape, 2), np.uint32),
         sequences_per_row=sequences_per_row,
     )
 
@@ -240,6 +244,7 @@ def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int
     batch.positions[place] = np.arange(row.tokens)
     batch.segments[place] = number
     batch.temperature[place] = row.temperature
+    batch.seeds[place] = seed_words(row.seed)
 
 
 def _with_routes(batch: PackedBatch, rows: Sequence[TrainingRow], shape: RouteShape) -> PackedBatch:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from learner.config import LearnerConfig
 from learner.objective import build
-from learner.objective.objective import Terms
+from learner.objective.objective import Terms, of_sequences
 from learner.optimisers.transformations import schedule_of
 from learner.training.micro_batches import ForwardPasses, Gradients, Side, forward_of
 from learner.training.optimiser import updates
@@ -32,6 +32,7 @@ class Factors(NamedTuple):
     weights: Any  # f32
     behaviour_logprobs: Any  # f32, not read where on_policy
     on_policy: Any  # bool, tokens whose behaviour is the policy that is being trained
+    margins_max: Any  # f32, nats: a sequence with a margin above it among its on_policy tokens has weight 0
     proximal_logprobs: Any  # f32; None: those of the current policy
     reference_logprobs: Any  # f32; None: no KL penalty
 
@@ -90,17 +91,20 @@ def _balance(load: Load, share: jax.Array) -> dict[str, jax.Array]:
 
 
 def _terms(statistics: TokenStatistics, segments: jax.Array, given: Factors, sequences_per_row: int) -> Terms:
-    own = jax.lax.stop_gradient(statistics.logprobs)
+    own, margins = jax.lax.stop_gradient((statistics.logprobs, statistics.margins))
     first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
+    sequence = jnp.where(segments > 0, first + segments - 1, -1)
+    sequences = segments.shape[0] * sequences_per_row
+    beyond = of_sequences(given.on_policy & (margins > given.margins_max), sequence, sequences)
     return Terms(
         logprobs=statistics.logprobs,
         entropies=statistics.entropies,
         behaviour_logprobs=jnp.where(given.on_policy, own, given.behaviour_logprobs),
         advantages=given.advantages,
         loss_mask=given.loss_mask.astype(jnp.float32),
-        weights=given.weights,
-        sequence=jnp.where(segments > 0, first + segments - 1, -1),
-        sequences=segments.shape[0] * sequences_per_row,
+        weights=jnp.where(beyond > 0.0, 0.0, given.weights),
+        sequence=sequence,
+        sequences=sequences,
         proximal_logprobs=given.proximal_logprobs,
         reference_logprobs=given.reference_logprobs,
     )

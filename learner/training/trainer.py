@@ -140,7 +140,11 @@ class Trainer:
         return self._config.objective.passes == 1 and not (lora is not None and lora.noisy)
 
     def train_step(
-        self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
+        self,
+        batch: PackedBatch,
+        behaviour_logprobs: FloatArray,
+        on_policy: BoolArray | None = None,
+        margins_max: FloatArray | None = None,
     ) -> dict[str, float]:
         """Take the optimiser steps on a batch.
 
@@ -149,6 +153,8 @@ class Trainer:
             on_policy: bool [rows, time], tokens that the current policy generated: their behaviour log-probabilities
                 are those of the step's own forward pass, so that their ratio is exactly 1. Needs `scores_on_policy`;
                 None: no tokens.
+            margins_max: f32 [rows, time], the highest margin of each token that an honest sampler reaches, in nats. A
+                sequence with an on-policy token above it has weight 0 in the loss. None: there is no bound.
 
         A step whose loss or gradient norm is not finite changes neither parameters nor the optimiser's state.
 
@@ -163,7 +169,8 @@ class Trainer:
         """
         judgement = None if self.critic is None else self.critic.judge(batch)
         own = np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy
-        factors = self._factors(batch, behaviour_logprobs, own, judgement)
+        bounds = np.full(batch.tokens.shape, np.inf, np.float32) if margins_max is None else margins_max
+        factors = self._factors(batch, behaviour_logprobs, own, bounds, judgement)
         rows = batch.tokens.shape[0]
         mini_batches = min(self._config.objective.mini_batches, rows)
         reports = []
@@ -300,7 +307,12 @@ class Trainer:
         return tree
 
     def _factors(
-        self, batch: PackedBatch, behaviour: FloatArray, on_policy: BoolArray, judgement: Judgement | None
+        self,
+        batch: PackedBatch,
+        behaviour: FloatArray,
+        on_policy: BoolArray,
+        margins_max: FloatArray,
+        judgement: Judgement | None,
     ) -> Factors:
         objective = self._config.objective
         several = objective.proximal and objective.passes > 1
@@ -312,6 +324,7 @@ class Trainer:
             weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
             on_policy=on_policy,
+            margins_max=margins_max,
             proximal_logprobs=self._programs.statistics(self._base | self._params, batch).logprobs if several else None,
             reference_logprobs=None
             if self._reference is None

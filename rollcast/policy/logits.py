@@ -1,8 +1,12 @@
-"""Score tokens from hidden states, a tile of logits at a time: log-probability, entropy and spread.
+"""Score tokens from hidden states, a tile of logits at a time: log-probability, entropy, spread and margin.
 
 The logits of a long batch over a large vocabulary are far larger than the model: 32,768 tokens over 151,936 words are
 20 GB. Softmax and its gradient need only a few sums over the vocabulary (Milakov and Gimelshein 2018, "Online
 normalizer calculation for softmax"), so each tile is computed, summed and discarded; the backward pass recomputes it.
+
+The margin of a token says how far it is from the one that its seed samples (rollcast.policy.noise): max over v of
+(logit_v / temperature + g_v), minus that of the token. It is 0 for what the sampler chose from the same logits. The
+noise of a tile is computed with it, so that noise over the whole vocabulary never exists either.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rollcast.policy.noise import threefry2x32, uniforms
 from rollcast.policy.products.linear import carried, carrier_matmul
 
 # The start of a running maximum: below any logit, and finite so that differences with it are numbers.
@@ -96,54 +101,90 @@ class _Sums(NamedTuple):
         )
 
 
+class NoiseKeys(NamedTuple):
+    """What the noise of each target is keyed by."""
+
+    seeds: jax.Array  # u32 [rows, time, 2], the words of the slot's seed (see rollcast.policy.noise.seed_words)
+    positions: jax.Array  # i32 [rows, time], index of the target in its sequence
+
+
 class TokenScores(NamedTuple):
     """The scores of each token, f32 [rows, time]."""
 
     logprobs: jax.Array  # log-probability of the target, nats
     entropies: jax.Array  # entropy of its distribution, nats
     variances: jax.Array  # variance of log p under its distribution, nats squared; not differentiated
+    margins: jax.Array  # how far the target is from the token that its seed samples, nats; not differentiated
 
 
 def token_scores(
-    hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array, tiles: Tiles
+    hidden: jax.Array,
+    weights: jax.Array,
+    targets: jax.Array,
+    temperature: jax.Array,
+    tiles: Tiles,
+    noise: NoiseKeys | None = None,
 ) -> TokenScores:
     """Score each target under its distribution, softmax(hidden @ weights / temperature).
 
     hidden: [rows, time, width]. weights: [width, vocabulary], read in hidden's dtype. targets: i32 [rows, time].
-    temperature: f32 [rows, time], not differentiated. Logits are float32.
+    temperature: f32 [rows, time], not differentiated. noise: None gives margins of 0. Logits are float32.
     """
     tokens, vocabulary = targets.size, weights.shape[1]
     if tiles.mesh is None and tokens * vocabulary <= tiles.elements:
-        return _scores_at_once(hidden, weights, targets, temperature)
-    scores: TokenScores = _tiled_scores(tiles.shape(tokens, vocabulary), hidden, weights, targets, temperature)
+        return _scores_at_once(hidden, weights, targets, temperature, noise)
+    scores: TokenScores = _tiled_scores(tiles.shape(tokens, vocabulary), hidden, weights, targets, temperature, noise)
     return scores
 
 
-def _scores_at_once(hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array) -> TokenScores:
-    logits = carrier_matmul(jnp.float32, hidden, weights)
-    distribution = jax.nn.log_softmax(logits / temperature[..., None], axis=-1)
+def gumbel(seeds: jax.Array, positions: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Return the noise f32 of rollcast.policy.noise; seeds have an axis of two words more than the rest.
+
+    positions and tokens must broadcast against each other and against seeds without that axis.
+    """
+    counters = positions.astype(jnp.uint32), tokens.astype(jnp.uint32)
+    bits, _ = threefry2x32(seeds[..., 0], seeds[..., 1], *counters)
+    return -jnp.log(-jnp.log(uniforms(bits)))
+
+
+def _scores_at_once(
+    hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array, noise: NoiseKeys | None
+) -> TokenScores:
+    x = carrier_matmul(jnp.float32, hidden, weights) / temperature[..., None]
+    distribution = jax.nn.log_softmax(x, axis=-1)
     picked = jnp.take_along_axis(distribution, targets[..., None], axis=-1)[..., 0]
     p = jnp.exp(distribution)
     entropies = -jnp.sum(p * distribution, axis=-1)
     # The variance is only a measurement: training must not follow its gradient.
     fixed, logs, centre = jax.lax.stop_gradient((p, distribution, entropies))
     variances = jnp.sum(fixed * jnp.square(logs + centre[..., None]), axis=-1)
-    return TokenScores(picked, entropies, variances)
+    margins = jnp.zeros_like(picked)
+    if noise is not None:
+        names = jnp.arange(x.shape[-1], dtype=jnp.int32)
+        noisy = jax.lax.stop_gradient(x) + gumbel(noise.seeds[..., None, :], noise.positions[..., None], names)
+        margins = jnp.max(noisy, axis=-1) - jnp.take_along_axis(noisy, targets[..., None], axis=-1)[..., 0]
+    return TokenScores(picked, entropies, variances, jax.lax.stop_gradient(margins))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled_scores(
-    shape: _Shape, hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
+    shape: _Shape,
+    hidden: jax.Array,
+    weights: jax.Array,
+    targets: jax.Array,
+    temperature: jax.Array,
+    noise: NoiseKeys | None,
 ) -> TokenScores:
-    return _forward(shape, hidden, weights, targets, temperature)[0]
+    return _forward(shape, hidden, weights, targets, temperature, noise)[0]
 
 
 def _saving_forward(
-    shape: _Shape, hidden: Any, weights: Any, targets: Any, temperature: Any
+    shape: _Shape, hidden: Any, weights: Any, targets: Any, temperature: Any, noise: Any
 ) -> tuple[TokenScores, _Saved]:
     """Take operands with whether they are differentiated."""
     values = hidden.value, weights.value, targets.value, temperature.value
-    scores, normalisers = _forward(shape, *values)
+    keys = None if noise is None else NoiseKeys(noise.seeds.value, noise.positions.value)
+    scores, normalisers = _forward(shape, *values, keys)
     return scores, _Saved(*values, *normalisers, () if weights.perturbed else None)
 
 
@@ -159,11 +200,33 @@ class _Saved(NamedTuple):
     trains_weights: tuple[()] | None  # None: the head is frozen, and its gradient is not computed
 
 
+class _Noisy(NamedTuple):
+    """Logits with noise over the columns of each shard so far, f32 [rows, time, shards]."""
+
+    highest: jax.Array
+    picked: jax.Array  # that of the target
+
+    def with_tile(self, tile: _Tile, noise: NoiseKeys) -> _Noisy:
+        """Return these values with a tile's columns added."""
+        keys = noise.seeds[..., None, None, :], noise.positions[..., None, None]
+        noisy = tile.x + gumbel(*keys, tile.names)
+        return _Noisy(
+            jnp.maximum(self.highest, jnp.max(jnp.where(tile.fresh, noisy, _LOWEST), axis=-1)),
+            self.picked + jnp.sum(jnp.where(tile.targets, noisy, 0.0), axis=-1),
+        )
+
+    @property
+    def margins(self) -> jax.Array:
+        """Return the margins over all shards, f32 [rows, time]."""
+        return jnp.max(self.highest, axis=-1) - jnp.sum(self.picked, axis=-1)
+
+
 class _Tile(NamedTuple):
     """One tile, which covers columns [shards, columns] of the vocabulary."""
 
     start: jax.Array  # first column within each shard
     kernel: jax.Array  # [width, shards, columns] in hidden's dtype
+    names: jax.Array  # i32 [shards, columns], the columns' token ids
     x: jax.Array  # f32 [rows, time, shards, columns], logits / temperature
     fresh: jax.Array  # bool [columns]: not part of the previous tile
     targets: jax.Array  # bool like x: the column is the token's target
@@ -188,7 +251,7 @@ def _tile(
     names = jnp.arange(shards, dtype=jnp.int32)[:, None] * size + within[None, :]
     fresh = within >= index * columns
     chosen = (targets[..., None, None] == names) & fresh
-    return _Tile(start, kernel, logits / temperature[..., None, None], fresh, chosen)
+    return _Tile(start, kernel, names, logits / temperature[..., None, None], fresh, chosen)
 
 
 def _count(shape: _Shape, weights: jax.Array) -> int:
@@ -197,33 +260,44 @@ def _count(shape: _Shape, weights: jax.Array) -> int:
 
 
 def _forward(
-    shape: _Shape, hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
+    shape: _Shape,
+    hidden: jax.Array,
+    weights: jax.Array,
+    targets: jax.Array,
+    temperature: jax.Array,
+    noise: NoiseKeys | None,
 ) -> tuple[TokenScores, tuple[jax.Array, jax.Array]]:
     """Return the scores, and the logarithm of the normaliser and the mean of x, f32 [rows, time]."""
 
-    def add(index: Any, sums: _Sums) -> _Sums:
+    def add(index: Any, carry: tuple[_Sums, _Noisy | None]) -> tuple[_Sums, _Noisy | None]:
+        sums, noisy = carry
         tile = _tile(index, shape, hidden, weights, targets, temperature)
+        if noisy is not None and noise is not None:
+            noisy = noisy.with_tile(tile, noise)
         old = sums.above(jnp.maximum(sums.highest, jnp.max(jnp.where(tile.fresh, tile.x, _LOWEST), axis=-1)))
         above = tile.x - old.highest[..., None]
         shares = jnp.where(tile.fresh, jnp.exp(above), 0.0)
-        return _Sums(
+        added = _Sums(
             old.highest,
             old.total + jnp.sum(shares, axis=-1),
             old.spread + jnp.sum(shares * above, axis=-1),
             old.squares + jnp.sum(shares * jnp.square(above), axis=-1),
             old.picked + jnp.sum(jnp.where(tile.targets, tile.x, 0.0), axis=-1),
         )
+        return added, noisy
 
     zeros = jnp.zeros((*targets.shape, shape.shards), jnp.float32)
     nothing = _Sums(jnp.full(zeros.shape, _LOWEST, jnp.float32), zeros, zeros, zeros, zeros)
-    of_shards: _Sums = jax.lax.fori_loop(0, _count(shape, weights), add, nothing)
+    none_noisy = None if noise is None else _Noisy(nothing.highest, zeros)
+    of_shards, noisy = jax.lax.fori_loop(0, _count(shape, weights), add, (nothing, none_noisy))
     highest = jnp.max(of_shards.highest, axis=-1, keepdims=True)
     _, *added = (jnp.sum(one, axis=-1) for one in of_shards.above(highest))
     sums = _Sums(highest[..., 0], *added)
     log_total = jnp.log(sums.total)
     mean = sums.spread / sums.total  # mean of x - m
     variances = jnp.maximum(sums.squares / sums.total - jnp.square(mean), 0.0)
-    scores = TokenScores(sums.picked - sums.highest - log_total, log_total - mean, variances)
+    margins = jnp.zeros_like(mean) if noisy is None else noisy.margins
+    scores = TokenScores(sums.picked - sums.highest - log_total, log_total - mean, variances, margins)
     return scores, (sums.highest + log_total, sums.highest + mean)
 
 
@@ -259,7 +333,7 @@ def _backward(shape: _Shape, saved: _Saved, cotangents: TokenScores) -> tuple[An
     by_shards, by_weights = jax.lax.fori_loop(0, _count(shape, weights), add, (by_shards, by_weights))
     by_hidden = jnp.sum(by_shards, axis=2).astype(hidden.dtype)
     own = None if by_weights is None else by_weights.reshape(weights.shape).astype(weights.dtype)
-    return by_hidden, own, None, None
+    return by_hidden, own, None, None, None
 
 
 _tiled_scores.defvjp(_saving_forward, _backward, symbolic_zeros=True)

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rollcast.policy.attention import Attend, Kernel, segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.experts.layer import CHOSEN, Routed, Routing
-from rollcast.policy.logits import Tiles, token_scores
+from rollcast.policy.logits import NoiseKeys, Tiles, token_scores
 from rollcast.policy.model import Run, looked_up
 from rollcast.policy.params import Params, bind
 from rollcast.policy.stacking import stacked
@@ -91,6 +91,7 @@ class TokenStatistics(NamedTuple):
     logprobs: jax.Array  # log p(token | tokens before it) at the token's temperature
     entropies: jax.Array  # entropy of the distribution that the token was sampled from, nats
     variances: jax.Array  # variance of log p under that distribution, nats squared; not differentiated
+    margins: jax.Array  # how far the token is from the one that its seed samples, nats; 0 without seeds
 
 
 class Scores(NamedTuple):
@@ -110,10 +111,11 @@ def completion_logprobs(
     segments: jax.Array,
     temperature: jax.Array,
     routes: jax.Array | None = None,
+    seeds: jax.Array | None = None,
     forward: Forward = PLAIN,
 ) -> TokenStatistics:
     """Return the statistics of ``score``, with its arguments."""
-    return score(config, params, tokens, positions, segments, temperature, routes, forward).statistics
+    return score(config, params, tokens, positions, segments, temperature, routes, seeds, forward).statistics
 
 
 def score(
@@ -124,6 +126,7 @@ def score(
     segments: jax.Array,
     temperature: jax.Array,
     routes: jax.Array | None = None,
+    seeds: jax.Array | None = None,
     forward: Forward = PLAIN,
 ) -> Scores:
     """Run the training forward on tokens i32 [rows, time] and score every token.
@@ -131,7 +134,8 @@ def score(
     segments: see segment_attend. temperature: f32 [rows], or [rows, time] if a row holds several sequences; padding may
     have any temperature. routes: experts to use instead of the routers' choice, integers [rows, time, layers,
     experts_per_token], those of a token where it is read; tokens without a record, which have
-    rollcast.wire.routes.RouteShape.no_route, and all tokens where it is None, are routed by the model.
+    rollcast.wire.routes.RouteShape.no_route, and all tokens where it is None, are routed by the model. seeds: u32
+    [rows, time, 2], the words of the seed that each token was sampled with, for margins; None: there are none.
     """
     model = bind(config, stacked(params))
     around, routing = forward.around, forward.routing(segments, routes)
@@ -140,7 +144,10 @@ def score(
     # The hidden state at t predicts the token at t + 1; the last column predicts nothing and only keeps the shape.
     following = ((0, 0), (0, 1))
     targets, scale = jnp.pad(tokens[:, 1:], following), jnp.pad(per_token[:, 1:], following, constant_values=1.0)
-    scores = token_scores(hidden.states, model.output_weights(), targets, scale, forward.tiles)
+    noise = None
+    if seeds is not None:
+        noise = NoiseKeys(jnp.pad(seeds[:, 1:], (*following, (0, 0))), jnp.pad(positions[:, 1:], following))
+    scores = token_scores(hidden.states, model.output_weights(), targets, scale, forward.tiles, noise)
     goes_on = jnp.pad((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0), ((0, 0), (1, 0)))
     statistics = TokenStatistics(*(jnp.where(goes_on, jnp.roll(one, 1, axis=1), 0.0) for one in scores))
     return Scores(statistics, hidden.routed)

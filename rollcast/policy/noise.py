@@ -11,7 +11,7 @@ The sampled token is the argmax over v of logits[v] / temperature + g[v], which 
 softmax(logits / temperature) (Gumbel-max). With 24 bits instead of 23, adding 0.5 would round the largest u to 1 and
 its noise to infinity.
 
-The module needs only NumPy, because engines without jax use it too; for jax, rollcast.policy.sampling.decoding.gumbel
+The module needs only NumPy, because engines without jax use it too; for jax, rollcast.policy.logits.gumbel
 computes the same.
 """
 

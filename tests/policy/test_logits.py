@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.logits import Tiles, TokenScores, token_scores
+from rollcast.policy.logits import NoiseKeys, Tiles, TokenScores, token_scores
 from rollcast.policy.logprobs import Forward, completion_logprobs
+from rollcast.policy.noise import gumbel_numpy, seed_words
 from rollcast.policy.params import initial_params
 from tests.policy.tiny import TINY, reference_logits
 
@@ -30,16 +31,24 @@ def inputs() -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     return jnp.asarray(hidden), jnp.asarray(weights), jnp.asarray(targets), jnp.asarray(temperature)
 
 
+SEEDS = [[7 + 1000003 * row + time << 31 for time in range(TIME)] for row in range(ROWS)]
+
+
+def noise_keys() -> NoiseKeys:
+    words = np.array([[seed_words(seed) for seed in row] for row in SEEDS], np.uint32)
+    return NoiseKeys(jnp.asarray(words), jnp.asarray(np.arange(ROWS * TIME, dtype=np.int32).reshape(ROWS, TIME)))
+
+
 def value(hidden: jax.Array, weights: jax.Array, tiles: Tiles) -> tuple[jax.Array, TokenScores]:
     _, _, targets, temperature = inputs()
-    scores = token_scores(hidden, weights, targets, temperature, tiles)
+    scores = token_scores(hidden, weights, targets, temperature, tiles, noise_keys())
     of_token = jnp.asarray(np.random.default_rng(1).normal(size=(ROWS, TIME)), jnp.float32)
     return jnp.sum(of_token * scores.logprobs + 0.3 * of_token**2 * scores.entropies + scores.variances), scores
 
 
 def test_each_target_is_scored_at_its_temperature() -> None:
     hidden, weights, targets, temperature = inputs()
-    logprobs, entropies, variances = token_scores(hidden, weights, targets, temperature, AT_ONCE)
+    logprobs, entropies, variances, _ = token_scores(hidden, weights, targets, temperature, AT_ONCE)
     x = np.asarray(hidden, np.float64) @ np.asarray(weights, np.float64) / np.asarray(temperature)[..., None]
     shares = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
     picked = np.take_along_axis(shares, np.asarray(targets)[..., None], -1)[..., 0]
@@ -47,6 +56,23 @@ def test_each_target_is_scored_at_its_temperature() -> None:
     np.testing.assert_allclose(entropies, -(shares * np.log(shares)).sum(-1), atol=5e-6)
     expected = (shares * np.log(shares) ** 2).sum(-1) - (shares * np.log(shares)).sum(-1) ** 2
     np.testing.assert_allclose(variances, expected, rtol=1e-4)
+
+
+def test_a_margin_is_the_distance_to_the_token_that_the_seed_samples() -> None:
+    hidden, weights, targets, temperature = inputs()
+    x = np.asarray(hidden @ weights) / np.asarray(temperature)[..., None]
+    noise = [
+        gumbel_numpy(seed, row * TIME + time, VOCABULARY) for row in range(ROWS) for time, seed in enumerate(SEEDS[row])
+    ]
+    noisy = x + np.array(noise).reshape(ROWS, TIME, VOCABULARY)
+    sampled = noisy.argmax(-1).astype(np.int32)
+    score = jax.jit(token_scores, static_argnums=4)
+    honest = score(hidden, weights, jnp.asarray(sampled), temperature, AT_ONCE, noise_keys()).margins
+    assert np.array_equal(honest, np.zeros((ROWS, TIME), np.float32))
+    found = score(hidden, weights, targets, temperature, AT_ONCE, noise_keys()).margins
+    expected = noisy.max(-1) - np.take_along_axis(noisy, np.asarray(targets)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert not token_scores(hidden, weights, targets, temperature, AT_ONCE).margins.any()
 
 
 @pytest.mark.parametrize(
@@ -76,10 +102,11 @@ def test_the_logits_are_never_whole() -> None:
         jax.ShapeDtypeStruct((rows, time), jnp.float32),
     )
     tiles = Tiles(elements=rows * time * 128)
+    keys = NoiseKeys(jnp.zeros((rows, time, 2), jnp.uint32), jnp.zeros((rows, time), jnp.int32))
 
     def total(hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array) -> jax.Array:
-        logprobs, entropies, _ = token_scores(hidden, weights, targets, temperature, tiles)
-        return jnp.sum(logprobs) + jnp.sum(entropies)
+        scores = token_scores(hidden, weights, targets, temperature, tiles, keys)
+        return jnp.sum(scores.logprobs) + jnp.sum(scores.entropies) + jnp.sum(scores.margins)
 
     text = str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(*arrays))
     shapes = [[int(size) for size in shape.split(",")] for shape in re.findall(r"\w\d+\[([\d,]+)\]", text)]

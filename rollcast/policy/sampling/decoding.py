@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from rollcast.policy.logits import gumbel
 from rollcast.policy.model import Decoder
-from rollcast.policy.noise import threefry2x32, uniforms
 from rollcast.policy.sampling.kv_cache import Pages, extend
 from rollcast.wire.limits import STOP_TOKENS_MAX
 
@@ -114,19 +114,13 @@ def sample_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -
     scaled = logits / controls.temperatures[:, None]
     # The barrier keeps XLA from recomputing this for each of its uses: the noise costs more than all of them. XLA's
     # argmax is slow on a CPU; the first index of the highest value is the same.
-    noisy = jax.lax.optimization_barrier(scaled + controls.noise_scale * gumbel(controls.seeds, positions, vocabulary))
     indices = jnp.arange(vocabulary, dtype=jnp.int32)[None, :]
+    noise = gumbel(controls.seeds[:, None, :], positions[:, None], indices)
+    noisy = jax.lax.optimization_barrier(scaled + controls.noise_scale * noise)
     highest = noisy.max(axis=-1, keepdims=True)
     tokens = jnp.min(jnp.where(noisy == highest, indices, vocabulary - 1), axis=-1)
     picked = jnp.take_along_axis(scaled, tokens[:, None], axis=-1)[:, 0]
     return tokens, picked - jax.nn.logsumexp(scaled, axis=-1)
-
-
-def gumbel(seeds: jax.Array, positions: jax.Array, vocabulary_size: int) -> jax.Array:
-    """Return noise f32 [batch, vocabulary] for seeds uint32 [batch, 2] (see seed_words) and positions i32 [batch]."""
-    tokens = jnp.arange(vocabulary_size, dtype=jnp.uint32)[None, :]
-    bits, _ = threefry2x32(seeds[:, :1], seeds[:, 1:], positions.astype(jnp.uint32)[:, None], tokens)
-    return -jnp.log(-jnp.log(uniforms(bits)))
 
 
 def stop_row(stop_token_ids: Sequence[int]) -> list[int]:

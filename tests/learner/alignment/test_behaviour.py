@@ -28,7 +28,7 @@ def batch(*segments: tuple[Segment, ...]) -> tuple[list[TrainingRow], PackedBatc
 
 
 def statistics(packed: PackedBatch, value: float) -> TokenStatistics:
-    return TokenStatistics(*(np.full(packed.tokens.shape, value, np.float32) for _ in range(3)))
+    return TokenStatistics(*(np.full(packed.tokens.shape, value, np.float32) for _ in TokenStatistics._fields))
 
 
 def plan(

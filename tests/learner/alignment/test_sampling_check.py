@@ -99,7 +99,7 @@ def test_an_engine_that_samples_greedily_and_reports_honestly_is_found() -> None
 
 def statistics(packed: PackedBatch, logprob: float, entropy: float, variance: float) -> TokenStatistics:
     return TokenStatistics(
-        *(np.full(packed.tokens.shape, value, np.float32) for value in (logprob, entropy, variance))  # type: ignore[arg-type]
+        *(np.full(packed.tokens.shape, value, np.float32) for value in (logprob, entropy, variance, 0.0))  # type: ignore[arg-type]
     )
 
 

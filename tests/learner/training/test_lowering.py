@@ -49,8 +49,9 @@ def part() -> Any:
         return jax.ShapeDtypeStruct((ROWS, TIME), dtype)
 
     read = {name: rows(jnp.int32) for name in ("tokens", "positions", "segments")} | {"temperature": rows(jnp.float32)}
+    read["seeds"] = jax.ShapeDtypeStruct((ROWS, TIME, 2), jnp.uint32)
     reals = [rows(jnp.float32) for _ in range(3)]
-    return read, Factors(rows(jnp.bool_), *reals, rows(jnp.bool_), None, None), rows(jnp.float32)
+    return read, Factors(rows(jnp.bool_), *reals, rows(jnp.bool_), reals[0], None, None), rows(jnp.float32)
 
 
 @pytest.mark.parametrize(("platform", "kernel"), [("tpu", "splash"), ("cuda", "blocks"), ("cpu", "dense")])

@@ -234,7 +234,7 @@ def test_a_forward_pass_sees_every_row_once_in_passes_of_one_size() -> None:
 
     np.testing.assert_array_equal(ForwardPasses(first_token, MESH, 1 << 20)({}, batch), batch.tokens)
     assert sizes == [(FORWARD_ROWS, TIME)], "one form for all passes"
-    assert set(inputs(batch)) == {"tokens", "positions", "segments", "temperature"}
+    assert set(inputs(batch)) == {"tokens", "positions", "segments", "temperature", "seeds"}
 
 
 def test_the_last_part_is_filled_up_with_nothing() -> None:

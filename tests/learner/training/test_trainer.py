@@ -65,7 +65,9 @@ def test_a_small_step_lowers_the_balance_loss_by_as_much_as_its_gradient_says() 
     batch = tiny_batch([1.0] * 8)  # equal rewards: nothing else has a gradient
     nothing = np.zeros(batch.tokens.shape, np.float32)
     on_policy = np.ones(batch.tokens.shape, bool)
-    factors = Factors(batch.loss_mask, batch.advantages, batch.weights, nothing, on_policy, None, None)
+    factors = Factors(
+        batch.loss_mask, batch.advantages, batch.weights, nothing, on_policy, nothing + np.inf, None, None
+    )
     whole = (inputs(batch), factors, (batch.loss_mask / batch.loss_mask.sum()).astype(np.float32))
     params = stacked(initial_params(model, 1))
     gradients, before, _ = programs.gradients.of(params, whole, 1)
@@ -272,6 +274,24 @@ def test_other_tokens_keep_their_own_behaviour(fresh: Trainer) -> None:
     on_policy = batch.loss_mask & (np.arange(len(REWARDS)) % 2 == 0)[:, None]
     values = fresh.train_step(batch, behaviour, on_policy)
     assert values["ratio_mean"] == pytest.approx(0.5 + 0.5 * np.exp(0.1), abs=1e-4)
+
+
+def test_a_rollout_beyond_its_bound_has_no_weight_in_the_step(fresh: Trainer) -> None:
+    """Tokens of tiny batches are not sampled from their seeds, so nearly all margins are far above 0."""
+    batch = tiny_batch(REWARDS)
+    behaviour = np.zeros(batch.tokens.shape, np.float32)
+    before = copied_state(fresh)
+    bounds = np.full(batch.tokens.shape, np.inf, np.float32)
+    bounds[2] = -1.0  # of the third rollout
+    fresh.train_step(batch, behaviour, batch.loss_mask, bounds)
+    judged = copied_state(fresh)
+    fresh.restore(before)
+    weights = batch.weights.copy()
+    weights[2] = 0.0
+    fresh.train_step(replace(batch, weights=weights), behaviour, batch.loss_mask)
+    for name, leaf in copied_state(fresh).items():
+        np.testing.assert_array_equal(leaf, judged[name])
+    assert any(not np.array_equal(leaf, before[name]) for name, leaf in judged.items())
 
 
 def test_several_steps_a_batch_cannot_score_the_current_policy() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollcast.policy.logprobs import completion_logprobs, score
-from rollcast.policy.noise import gumbel_numpy
+from rollcast.policy.noise import gumbel_numpy, seed_words
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.sampler import (
     PAGE_TOKENS,
@@ -85,7 +85,7 @@ def test_completions_end_at_a_stop_token_or_at_the_limit(params: Params, sampler
     assert {completion.finish_reason for completion in sampled} == {"stop", "length"}
 
 
-def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) -> None:
+def test_reported_logprobs_and_seeds_are_the_learners(params: Params, sampler: Sampler) -> None:
     sampled = sampler.generate(params, requests(8), SAMPLING)
     pairs = list(zip(requests(8), sampled, strict=True))
     rows = [request.prompt_token_ids + completion.token_ids for request, completion in pairs]
@@ -94,10 +94,17 @@ def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) ->
     segments = np.array([[int(index < len(row)) for index in range(9)] for row in rows])
     temperature = np.full(8, SAMPLING.temperature, np.float32)
     score = jax.jit(completion_logprobs, static_argnums=0)
-    learned = score(TINY, params, tokens, positions, segments, temperature).logprobs
+    words = np.array([seed_words(request.seed) for request, _ in pairs], np.uint32)
+    seeds = np.broadcast_to(words[:, None], (8, 9, 2))
+    learned = score(TINY, params, tokens, positions, segments, temperature, seeds=seeds)
+    others = score(TINY, params, tokens, positions, segments, temperature, seeds=seeds + np.uint32(1))
+    far = 0
     for index, (request, completion) in enumerate(pairs):
-        expected = learned[index, len(request.prompt_token_ids) : len(rows[index])]
-        np.testing.assert_allclose(completion.logprobs, expected, atol=5e-6)
+        span = slice(len(request.prompt_token_ids), len(rows[index]))
+        np.testing.assert_allclose(completion.logprobs, learned.logprobs[index, span], atol=5e-6)
+        assert np.array_equal(learned.margins[index, span], np.zeros(len(completion.token_ids)))
+        far += int(np.count_nonzero(others.margins[index, span] > 0.1))
+    assert far > sum(len(one.token_ids) for one in sampled) // 2, "other seeds sample other tokens"
 
 
 def test_recorded_routes_are_those_that_the_learner_finds_and_give_its_logprobs() -> None:
