@@ -1,8 +1,9 @@
 """Describe a version of adapters to vLLM: the base as a model of the Hub's form, the adapters as the library PEFT's.
 
 vLLM starts with the base, which stays for as long as the server lives, and gets each version's adapters beside it. It
-computes x W + ((x A) B) alpha / rank like the learner (vllm/lora); a rank that vLLM has no kernel for is filled up
-with zeros.
+computes x W + ((x A) B) alpha / rank like the learner (vllm/lora), for each request with the adapters of its version; a
+rank that vLLM has no kernel for is filled up with zeros. Version 0 has adapters of zeros: vLLM's kernels for processors
+give a request without adapters, whose index is -1, those of the last version (vllm/lora/ops/torch_ops, release 0.32).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from peer.engines.base import VersionState
 from peer.engines.vllm.checkpoint import PRECISIONS, Checkpoint, read_model
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.lora import absent_adapters
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage, ModelError, StoreError
 from rollcast.wire.versions.records import state_hash
 
@@ -48,8 +50,8 @@ def stage_adapters(version: VersionState, folder: Path, loaded_hash: bytes) -> C
     try:
         _stage_base(whole, config, base, version.record.version)
         place.mkdir(parents=True)
-        if version.base is not None:
-            _save_adapters(version, config, place)
+        adapters = _tensors(version) if version.base is not None else absent_adapters(config)
+        _save_adapters(adapters, config, place)
     except (OSError, ModelError) as error:
         raise StoreError(f"version {record.version} cannot be prepared for vLLM", cause=str(error)) from None
     return Checkpoint(
@@ -62,7 +64,7 @@ def stage_adapters(version: VersionState, folder: Path, loaded_hash: bytes) -> C
         place.name,
         loaded_hash,
         base=base,
-        adapters=place if version.base is not None else None,
+        adapters=place,
     )
 
 
@@ -95,10 +97,10 @@ def _stage_base(whole: VersionState, config: ModelConfig, base: Path, version: i
     making.rename(base)
 
 
-def _save_adapters(version: VersionState, config: ModelConfig, place: Path) -> None:
+def _save_adapters(adapters: dict[str, Any], config: ModelConfig, place: Path) -> None:
     from rollcast.policy.hub.adapter import save_adapter
 
-    save_adapter(config, _tensors(version), place, PRECISIONS[config.precision])
+    save_adapter(config, adapters, place, PRECISIONS[config.precision])
 
 
 def _tensors(version: VersionState) -> dict[str, Any]:

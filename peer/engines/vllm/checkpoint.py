@@ -168,7 +168,7 @@ class Checkpoint:
         salt: text that no other version has, for caches that must not mix versions.
         state_hash: BLAKE3 of the version's bytes.
         base: folder of the base's weights in a run with adapters; the version has no state file and no table then.
-        adapters: folder with the version's adapters over them; None: it is the base itself, or has no base.
+        adapters: folder with the version's adapters over them, zeros for the base itself; None: it has no base.
     """
 
     epoch: Epoch

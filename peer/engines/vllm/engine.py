@@ -183,8 +183,8 @@ class VllmEngine:
 
     def discard_unused(self) -> None:
         """Remove the files of versions that no later start of vLLM can need."""
-        generating = None if self._generation is None else self._generation.checkpoint
-        for one in [one for one in self._staged if one not in (self._active, self._beside, generating)]:
+        generating = () if self._generation is None else self._generation.checkpoints
+        for one in [one for one in self._staged if one not in (self._active, self._beside, *generating)]:
             one.discard()
             self._staged.remove(one)
 

@@ -73,6 +73,7 @@ class Exchange:
         self._folder = folder
         self._placements: list[dict[str, list[Part]]] | None = None  # of each worker; None: not in place
         self._loaded: _Loaded | None = None
+        self._beside: set[str] = set()  # salts of older versions whose adapters vLLM holds too
         self._patch: _Patch | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -81,11 +82,16 @@ class Exchange:
         """Return the salt of the version whose weights vLLM holds; empty: none, or an exchange failed half-way."""
         return "" if self._loaded is None else self._loaded.checkpoint.salt
 
-    async def put(self, checkpoint: Checkpoint, *, keep: bool = False) -> Swap:
+    def holds(self, checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> bool:
+        """Return whether a version is loaded, and the adapters of others are beside it."""
+        return self.loaded == checkpoint.salt and self._beside >= {one.salt for one in beside}
+
+    async def put(self, checkpoint: Checkpoint, *, keep: bool = False, beside: Sequence[Checkpoint] = ()) -> Swap:
         """Put a version in the place of the loaded one. Only the first version of a life is read back here.
 
         Args:
             keep: whether running requests go on over the keys and values of the version before; otherwise they end.
+            beside: older versions of the same base whose adapters stay, and whose requests go on.
 
         Raises:
             ServerLost: it failed; the server's weights are of no version then.
@@ -94,7 +100,7 @@ class Exchange:
         patch, self._patch = self._patch, None
         patched = before is not None and patch == _Patch(before.checkpoint.salt, checkpoint.salt)
         if checkpoint.base is not None:
-            return await self._adapt(checkpoint)
+            return await self._adapt(checkpoint, beside)
         header: dict[str, Any] = {"keep_as": checkpoint.salt if keep else ""}
         if patched:
             answer = await self._call(header | {"do": "apply_patch"}, LOAD_TIMEOUT_S, "writing what differs into vLLM")
@@ -110,12 +116,12 @@ class Exchange:
         )
         return swap
 
-    async def _adapt(self, checkpoint: Checkpoint) -> Swap:
+    async def _adapt(self, checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Swap:
         """Exchange the adapters over the base with which vLLM started, which stays."""
-        header = {"do": "adapt", "adapters": str(checkpoint.adapters or ""), "salt": checkpoint.salt}
+        header = {"do": "adapt", "adapters": {one.salt: str(one.adapters) for one in (*beside, checkpoint)}}
         begun_s = time.monotonic()
         await self._call(header, LOAD_TIMEOUT_S, "loading adapters into vLLM")
-        self._loaded = _Loaded(checkpoint, memoryview(b""), ())
+        self._loaded, self._beside = _Loaded(checkpoint, memoryview(b""), ()), {one.salt for one in beside}
         return Swap(checkpoint.version, "keyframe", time.monotonic() - begun_s, checkpoint.size_bytes, read_back=False)
 
     async def get_ready(self, checkpoint: Checkpoint) -> PatchSize | None:

@@ -15,6 +15,7 @@ from peer.engines.base import CompletionSlice, GenerateRequest, check_requests
 from peer.engines.vllm.checkpoint import Checkpoint
 from peer.engines.vllm.process import ServerLost
 from peer.engines.vllm.server.frames import Frame
+from peer.engines.vllm.server.llm import ADAPTERS_AT_ONCE
 from peer.engines.vllm.supervisor import SILENCE_TIMEOUT_S
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import AtVersionSwap, FinishReason
@@ -44,6 +45,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)  # of the waiting tokens
     sampled_by: list[Sampler] = field(default_factory=list)  # of the waiting tokens
     number: int | None = None  # of its request on the server; None: none runs
+    checkpoint: Checkpoint | None = None  # the version that samples it; None: the newest that the generation has
     ended: FinishReason | None = None  # how it ends with its last waiting token
 
     @property
@@ -136,22 +138,35 @@ class VllmGeneration:
 
         With "continue" tokens that were not given out are discarded. With "keep" they are given out first, as the older
         version's, and so are those that vLLM samples until the weights are exchanged. Adapters are never exchanged
-        under running requests: over a base, "keep" is "continue".
+        under running requests: over a base, "keep" is "continue". With "finish" vLLM holds both versions' adapters.
         """
         active = self._engine.active
+        if mode == "finish" and not self.versions_free:
+            raise ValueError("there is no room for adapters of another version")
         if active is None or active is self._checkpoint:
+            return
+        if mode == "finish":
+            self._use(active)
             return
         self._keep = mode == "keep" and active.base is None
         if not self._keep:
             self._abort(self._rows.values())
             self._discard_waiting()
+        for row in self._rows.values():
+            row.checkpoint = None
         self._use(active)
         self._engine.discard_unused()
 
     @property
     def versions_free(self) -> int | None:
-        """None: rollouts of one version at a time (see Generation.versions_free)."""
-        return None
+        """How many more versions' adapters vLLM can hold beside those in use (see Generation.versions_free)."""
+        return None if self._checkpoint.base is None else ADAPTERS_AT_ONCE - len(self._begun)
+
+    @property
+    def _begun(self) -> list[Checkpoint]:
+        """The versions of rollouts in progress, in the order of the rollouts."""
+        begun = (row.checkpoint for row in self._rows.values() if row.checkpoint is not None)
+        return list({one.salt: one for one in begun}.values())
 
     def _use(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -165,9 +180,9 @@ class VllmGeneration:
         self._abort(self._rows.values())
 
     @property
-    def checkpoint(self) -> Checkpoint | None:
-        """Return the version that it needs; None once all completions have ended."""
-        return self._checkpoint if self._rows else None
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the versions that it needs; none once all completions have ended."""
+        return [*self._begun, self._checkpoint] if self._rows else []
 
     async def _gather(self, tokens_max: int) -> None:
         """Have requests for all rows, and wait until the slice is complete.
@@ -178,8 +193,11 @@ class VllmGeneration:
         longest = max(
             len(one.request.prompt_token_ids) + one.request.sampling.max_new_tokens for one in self._rows.values()
         )
+        for row in self._rows.values():
+            row.checkpoint = row.checkpoint or self._checkpoint
         shape = self._engine.shape(self._checkpoint, self._engine.tokens_max(longest))
-        await self._server.prepare(shape, self._checkpoint, keep=self._keep)
+        beside = [one for one in self._begun if one is not self._checkpoint]
+        await self._server.prepare(shape, self._checkpoint, keep=self._keep, beside=beside)
         self._keep = False
         self._submit()
         try:
@@ -226,9 +244,14 @@ class VllmGeneration:
             for row in self._rows.values():
                 row.number = None
         missing = [row for row in self._rows.values() if row.number is None and row.ended is None]
+        for one in self._begun:
+            self._submit_rows([row for row in missing if row.checkpoint is one], one.salt)
+
+    def _submit_rows(self, rows: Iterable[Row], salt: str) -> None:
+        """Send a request for each of these rows, which are of one version."""
         headers: list[dict[str, Any]] = []
         prompts = array("i")
-        for row in missing:
+        for row in rows:
             row.number = next(_numbers)
             self._by_number[row.number] = row
             context = [*row.request.prompt_token_ids, *row.given, *row.waiting]
@@ -244,7 +267,7 @@ class VllmGeneration:
                 }
             )
         if headers:
-            self._server.generate(headers, prompts.tobytes())
+            self._server.generate(headers, prompts.tobytes(), salt)
 
     def _received(self, frame: Frame) -> None:
         """Take a frame of tokens.

@@ -82,11 +82,14 @@ class Supervisor:
         """Return the salt of the version whose weights vLLM holds; empty: none."""
         return "" if self._exchange is None else self._exchange.loaded
 
-    async def prepare(self, shape: ServerShape, checkpoint: Checkpoint, *, keep: bool = False) -> None:
+    async def prepare(
+        self, shape: ServerShape, checkpoint: Checkpoint, *, keep: bool = False, beside: Sequence[Checkpoint] = ()
+    ) -> None:
         """Have a server of this shape with this version's weights.
 
         Args:
             keep: whether running requests of another version go on over their keys and values; otherwise they end.
+            beside: older versions whose adapters, over the same base, are needed too; their requests go on.
 
         Raises:
             ServerLost: it does not start, or does not load them.
@@ -96,9 +99,9 @@ class Supervisor:
             if self._process is None or self._process.cause or not fits:
                 await self._start(shape)
             exchange = self._exchange
-            if exchange is not None and exchange.loaded != checkpoint.salt:
+            if exchange is not None and not exchange.holds(checkpoint, beside):
                 self._stop_vouching()
-                self.last_swap = await exchange.put(checkpoint, keep=keep)
+                self.last_swap = await exchange.put(checkpoint, keep=keep, beside=beside)
                 self._vouching = asyncio.create_task(self._vouch(exchange, self.last_swap))
 
     async def get_ready(self, checkpoint: Checkpoint) -> None:
@@ -127,13 +130,13 @@ class Supervisor:
             raise ServerLost("vLLM holds no version")
         await asyncio.shield(self._vouching)
 
-    def generate(self, requests: list[dict[str, Any]], prompts: bytes) -> None:
-        """Start requests under the loaded version (see server.completions.Request).
+    def generate(self, requests: list[dict[str, Any]], prompts: bytes, salt: str) -> None:
+        """Start requests under a version that is loaded (see server.completions.Request).
 
         Raises:
             ServerLost: the server is lost.
         """
-        self._running().send(Frame({"do": "generate", "requests": requests, "salt": self.loaded}, prompts))
+        self._running().send(Frame({"do": "generate", "requests": requests, "salt": salt}, prompts))
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Abort requests; those that have ended are ignored, and so is a server that is lost."""

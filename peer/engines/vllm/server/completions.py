@@ -44,6 +44,7 @@ class _New:
     """Tokens of one request that were not sent yet."""
 
     request: Request
+    salt: str  # of the version that sampled them
     position: int  # of the first of them in prompt and completion
     token_ids: list[int]
     values: list[float]  # as vLLM reports them, see sampling
@@ -63,7 +64,7 @@ class Completions:
         self._new: dict[int, _New] = {}
         self._ended: dict[int, str] = {}
         self._flush: asyncio.TimerHandle | None = None
-        self._salt = ""
+        self._salts: dict[int, str] = {}  # of the version that samples each running request's tokens
 
     def begin(self, requests: list[Request], salt: str, adapters: Any = None) -> None:
         """Start requests. Prefix caches are shared only among those with one ``salt``.
@@ -71,8 +72,8 @@ class Completions:
         Args:
             adapters: vLLM's LoRARequest; None: the weights alone.
         """
-        self._salt = salt
         for request in requests:
+            self._salts[request.number] = salt
             task = asyncio.create_task(self._run(request, salt, adapters), name=f"request {request.number}")
             self._tasks[request.number] = task
 
@@ -81,28 +82,37 @@ class Completions:
         chosen = list(self._tasks) if numbers is None else numbers
         tasks = [task for number in chosen if (task := self._tasks.pop(number, None)) is not None]
         for number in chosen:
+            self._salts.pop(number, None)
             self._new.pop(number, None)
             self._ended.pop(number, None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def end_of(self, salt: str) -> None:
+        """Abort the requests of one version (see end)."""
+        await self.end([number for number, own in self._salts.items() if own == salt])
+
     def go_on_as(self, salt: str) -> None:
         """Send what was sampled so far; later tokens are those of another version, which ``salt`` names."""
         self.flush()
-        self._salt = salt
+        self._salts = dict.fromkeys(self._salts, salt)
 
     def flush(self) -> None:
-        """Send the tokens that were gathered."""
-        from peer.engines.vllm.server.sampling import log_probabilities
-
+        """Send the tokens that were gathered, a frame for those of each version."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
         new, ended = list(self._new.values()), self._ended
         self._new, self._ended = {}, {}
-        if not new and not ended:
-            return
+        salts = list(dict.fromkeys(one.salt for one in new)) or [""] * bool(ended)
+        for salt in salts:
+            self._send_tokens(salt, [one for one in new if one.salt == salt], ended if salt == salts[-1] else {})
+
+    def _send_tokens(self, salt: str, new: list[_New], ended: dict[int, str]) -> None:
+        """Send new tokens of one version, and which requests have ended, with the reasons."""
+        from peer.engines.vllm.server.sampling import log_probabilities
+
         tokens = [token for one in new for token in one.token_ids]
         logprobs = log_probabilities(
             [value for one in new for value in one.values],
@@ -112,7 +122,7 @@ class Completions:
         )
         header = {
             "is": "tokens",
-            "salt": self._salt,
+            "salt": salt,
             "counts": [[one.request.number, len(one.token_ids)] for one in new],
             "ended": [[number, reason] for number, reason in ended.items()],
         }
@@ -131,13 +141,15 @@ class Completions:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"[:500]
         self._tasks.pop(request.number, None)
+        self._salts.pop(request.number, None)
         self._ended[request.number] = reason
         self._flush_soon()
 
     def _keep(self, request: Request, position: int, token_ids: list[int], values: list[float]) -> None:
         if not token_ids:
             return
-        new = self._new.setdefault(request.number, _New(request, position, [], []))
+        salt = self._salts.get(request.number, "")
+        new = self._new.setdefault(request.number, _New(request, salt, position, [], []))
         new.token_ids += token_ids
         new.values += values
         self._flush_soon()

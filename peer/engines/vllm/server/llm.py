@@ -7,6 +7,9 @@ from typing import Any
 _EXTENSION = "peer.engines.vllm.server.weights.VersionWeights"
 _NOISE = "peer.engines.vllm.server.sampling:KeyedNoise"
 
+ADAPTERS_AT_ONCE = 2
+"""Versions of adapters with which requests run at a time: one whose rollouts end, and the next."""
+
 
 def start_llm(settings: dict[str, Any]) -> Any:
     """Return a started AsyncLLM. Blocks for seconds, with a GPU's compilation for minutes.
@@ -30,8 +33,8 @@ def start_llm(settings: dict[str, Any]) -> Any:
         cache_bytes = settings["cache_bytes"] or settings["cache_bytes_least"]
         cache["kv_cache_memory_bytes"] = -(-cache_bytes // min(devices, settings["key_value_heads"]))
     lora: dict[str, Any] = {}
-    if settings["adapter_rank"]:  # one version at a time, and the next one beside it while it is loaded
-        lora = {"enable_lora": True, "max_lora_rank": settings["adapter_rank"], "max_loras": 1, "max_cpu_loras": 2}
+    if settings["adapter_rank"]:
+        lora = {"enable_lora": True, "max_lora_rank": settings["adapter_rank"], "max_loras": ADAPTERS_AT_ONCE}
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=settings["folder"],

@@ -33,7 +33,7 @@ class Server:
         self._llm: Any = None
         self._completions: Completions | None = None
         self._weights: WeightCommands | None = None
-        self._adapters: Any = None
+        self._adapters: dict[str, Any] = {}  # vLLM's LoRARequest of each version that it holds, by the version's salt
         self._adapted = 0  # versions of adapters so far
 
     def send(self, frame: Frame) -> None:
@@ -57,9 +57,10 @@ class Server:
             case "start":
                 return await self._start(frame.header["settings"])
             case "adapt":
-                return await self._adapt(frame.header["adapters"], frame.header["salt"])
+                return await self._adapt(frame.header["adapters"])
             case "generate":
-                self._running.begin(Request.read(frame), frame.header["salt"], self._adapters)
+                salt = frame.header["salt"]
+                self._running.begin(Request.read(frame), salt, self._adapters.get(salt))
             case "abort":
                 await self._running.end(frame.header["numbers"])
             case _ if command in COMMANDS and self._weights is not None:
@@ -89,19 +90,18 @@ class Server:
         parallel = self._llm.vllm_config.parallel_config.tensor_parallel_size
         return {"facts": found | {"tensor_parallel": parallel}}
 
-    async def _adapt(self, folder: str, salt: str) -> dict[str, Any]:
-        """Generate with these adapters from now on, or with none; those before are removed."""
+    async def _adapt(self, folders: dict[str, str]) -> dict[str, Any]:
+        """Hold the adapters of these versions, which are named by their salts, and no others: their requests end."""
         from vllm.lora.request import LoRARequest
 
-        await self._running.end(None)
-        before, self._adapters = self._adapters, None
-        if before is not None:
-            await self._llm.remove_lora(before.lora_int_id)
-        if folder:
+        for salt in self._adapters.keys() - folders.keys():
+            await self._running.end_of(salt)
+            await self._llm.remove_lora(self._adapters.pop(salt).lora_int_id)
+        for salt in folders.keys() - self._adapters.keys():
             self._adapted += 1
-            adapters = LoRARequest(salt, self._adapted, folder)
+            adapters = LoRARequest(salt, self._adapted, folders[salt])
             await self._llm.add_lora(adapters)
-            self._adapters = adapters
+            self._adapters[salt] = adapters
         return {}
 
     def stop(self) -> None:

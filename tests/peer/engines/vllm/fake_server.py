@@ -67,7 +67,7 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
             made.append(encode(Frame({"is": "answer", "id": header["id"]})))
         case "adapt":
             with (folder / "adapted").open("a") as names:
-                names.write(f"{Path(header['adapters']).name}\n")
+                names.write(f"{' '.join(sorted(header['adapters']))}\n")
             made.append(encode(Frame({"is": "answer", "id": header["id"]})))
         case "generate" if kind == "garbage":
             made.append(b"\xff" * 100)

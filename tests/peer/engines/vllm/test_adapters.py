@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peer.engines.base import Engine, VersionState
+from peer.engines.base import Engine, VersionState, WarmUp
 from peer.engines.jax_engine import JaxEngine
 from peer.engines.vllm.adapters import rank_max, stage_adapters
 from peer.engines.vllm.engine import VllmSettings, vllm_engine
@@ -22,8 +22,9 @@ from rollcast.policy.hub.load import load_params
 from rollcast.policy.lora import initial_adapters
 from rollcast.policy.params import initial_params
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
+from rollcast.wire.rollouts import Sampling
 from rollcast.wire.versions.safetensors import header_length, parse_header
-from tests.peer.engines.engine_conformance import generate, requests
+from tests.peer.engines.engine_conformance import SAMPLING, activated, check_that_rollouts_finish, generate, requests
 from tests.peer.engines.test_frozen_base import spoilt, state_of
 from tests.peer.engines.test_jax_engine import jax_version
 from tests.peer.engines.vllm.test_engine import completed, engine_of, is_right
@@ -53,8 +54,7 @@ def test_the_base_is_written_once_and_adapters_beside_it(tmp_path: Path) -> None
     assert base is not None
     written = load_params(PLAIN, base)
     assert all(np.array_equal(written[name], WEIGHTS[name]) for name in WEIGHTS)
-    assert staged[0].adapters is None
-    for one in staged[1:]:
+    for one in staged:
         assert one.adapters is not None
         data = (one.adapters / "adapter_model.safetensors").read_bytes()
         tensors = parse_header(data[8 : 8 + header_length(data[:8])])
@@ -111,8 +111,38 @@ async def test_versions_of_one_base_are_adapters_of_one_server(tmp_path: Path) -
                 len(version.state),
             )
         assert engine.supervisor.life == 1
-    names = (tmp_path / "adapted").read_text().split("\n")
-    assert [name.partition("-")[0] for name in names] == ["", "1", "2", ""], "the base needs none"
+    assert held(tmp_path) == [["0"], ["1"], ["2"]]
+
+
+async def test_a_server_holds_the_adapters_of_rollouts_that_finish_beside_newer_ones(tmp_path: Path) -> None:
+    async with engine_of("dies-once", tmp_path) as engine:
+        engine.expect(WarmUp(16, SAMPLING, at_version_swap="finish"))
+        await activated(engine, BASE)
+        going = engine.begin(requests(1))
+        (first,) = await going.next_slice(1)
+        await activated(engine, FIRST)
+        going.renew("finish")
+        going.add(requests(1))
+        made = await going.next_slice(1)
+        assert [one.version for one in (first, *made)] == [0, 0, 1]
+        assert staged(tmp_path) == 2
+        await activated(engine, SECOND)
+        with pytest.raises(ValueError, match="room"):
+            going.renew("finish")
+        going.renew("continue")
+        assert {one.version for one in await going.next_slice(1)} == {2}
+    assert held(tmp_path) == [["0"], ["0", "1"], ["2"]], "the second life gets both"
+
+
+def staged(folder: Path) -> int:
+    """Return how many versions have files."""
+    return len(list(folder.glob("workspace/*/versions/*-*")))
+
+
+def held(folder: Path) -> list[list[str]]:
+    """Return the versions whose adapters the fake server was told to hold, each time."""
+    lines = (folder / "adapted").read_text().splitlines()
+    return [[salt.partition("-")[0] for salt in line.split()] for line in lines]
 
 
 @pytest.mark.vllm
@@ -121,17 +151,12 @@ async def test_adapters_sample_the_tokens_of_the_jax_engine(tmp_path: Path) -> N
     python = os.environ.get("ROLLCAST_VLLM_PYTHON")
     ours: Engine = vllm_engine(VllmSettings(concurrent_rollouts=4), None if python is None else Path(python), tmp_path)
     theirs: Engine = JaxEngine(concurrent_rollouts=4)
-    seen = []
+    long, expected = requests(2, sampling=Sampling(1.0, 120, ())), []
     for version in (BASE, FIRST, SECOND):
-        made = []
-        for engine in (ours, theirs):
-            assert await engine.load(version) == version.record.state_hash
-            await engine.activate(version.record.version)
-            made.append(await generate(engine, requests(8)))
-        for one, two in zip(*made, strict=True):
-            assert one.token_ids == two.token_ids
-            assert one.logprobs == pytest.approx(two.logprobs, abs=1e-5)
-        seen.append([logprob for one in made[0] for logprob in one.logprobs])
-    assert max(abs(a - b) for a, b in zip(seen[1], seen[2], strict=False)) > 0.01, "else the test shows nothing"
+        await activated(theirs, version)
+        expected.append(await generate(theirs, long))
+    logprobs = [[logprob for one in made for logprob in one.logprobs] for made in expected]
+    assert max(abs(a - b) for a, b in zip(*logprobs[1:], strict=True)) > 0.01, "else the test shows nothing"
+    await check_that_rollouts_finish(ours, (BASE, FIRST, SECOND), expected, new_tokens=120)
     await ours.close()
     await theirs.close()

@@ -124,11 +124,6 @@ class TestVllmEngine(EngineConformance, RefusesNonsense):
         await other.close()
         assert [item.token_ids for item in ours] == [item.token_ids for item in theirs]
 
-
-async def put(engine: Engine, record: VersionRecord, state: bytes) -> None:
-    await engine.load(VersionState(record, memoryview(state)))
-    await engine.activate(record.version)
-
     async def test_rollouts_in_progress_keep_their_keys_and_values(self, engine: Engine) -> None:
         long = [replace(one, sampling=Sampling(1.0, 240, ())) for one in requests(4)]
         await self.put(engine, 0)
@@ -145,3 +140,8 @@ async def put(engine: Engine, record: VersionRecord, state: bytes) -> None:
             assert tuple(of_old) == old.token_ids[: len(of_old)]
             assert len(of_old) + sum(len(piece.token_ids) for piece in pieces if piece.version == 1) == 240
         assert [joined(pieces).token_ids for pieces in rest] != [one.token_ids[2:] for one in before]
+
+
+async def put(engine: Engine, record: VersionRecord, state: bytes) -> None:
+    await engine.load(VersionState(record, memoryview(state)))
+    await engine.activate(record.version)
