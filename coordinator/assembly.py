@@ -150,7 +150,7 @@ def check(config: CoordinatorConfig) -> None:
             cause="peers verify the signatures on weights with this key",
             fix="set it to what `rollcast identity FILE` prints for the learner's key",
         )
-    if config.providers.pools and config.providers.want == "plan" and config.capacity.mode != "act":
+    if config.providers.pool is not None and config.providers.want == "plan" and config.capacity.mode != "act":
         raise ConfigError(
             "no setting decides which workers are started",
             cause=f'providers.want is "plan", and capacity.mode is "{config.capacity.mode}"',

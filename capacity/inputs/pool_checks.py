@@ -12,10 +12,19 @@ from capacity.catalogue.egress import egress_usd_per_gb
 from capacity.inputs.pool_columns import RULES, ColumnRule, Record, Value
 from capacity.inputs.pool_files import Row
 from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool_starts import start_problem
 from rollcast.runtime.errors import PoolError
 
 Reason = Literal[
-    "missing", "zero", "absurd", "not_a_number", "not_a_choice", "duplicate", "unknown_hardware", "does_not_fit"
+    "missing",
+    "zero",
+    "absurd",
+    "not_a_number",
+    "not_a_choice",
+    "duplicate",
+    "unknown_hardware",
+    "does_not_fit",
+    "cannot_start",
 ]
 Origin = Literal["default", "assumption", "donated", "region"]
 
@@ -33,6 +42,7 @@ _IS: dict[Reason, str] = {
     "duplicate": "is used twice",
     "unknown_hardware": "is not in the catalogue",
     "does_not_fit": "does not fit",
+    "cannot_start": "does not allow a start",
 }
 _OPTIONAL = tuple(rule.name for rule in RULES.values() if not rule.needed and rule.default is None)
 _REPORTED = ("gpus", "relays", "preemptions_per_hour", "lost_per_preemption_s")
@@ -187,6 +197,9 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
     _check_speed(values)
     whole: dict[str, Any] = dict.fromkeys(_OPTIONAL) | values
     taken = PoolRow(where=row.where, **whole)
+    problem = start_problem(taken)
+    if problem is not None:
+        raise _Refusal("cannot_start", problem.column, problem.value, problem.detail)
     _check_names(taken, progress)
     if not taken.preemptions_per_hour:
         filled = [one for one in filled if one[0] != "lost_per_preemption_s"]

@@ -161,6 +161,36 @@ RULES: dict[str, ColumnRule] = {
         ColumnRule(
             "pin", "text", "`on` or `off`: keeps it so, whatever is cheapest", default="", choices=("", "on", "off")
         ),
+        ColumnRule(
+            "minimum_billing_s",
+            "number",
+            "seconds that are billed however short it runs",
+            default=0.0,
+            low=1,
+            high=86_400,
+            zero_is_fine=True,
+        ),
+        ColumnRule(
+            "billing_granularity_s",
+            "number",
+            "billed time is a multiple of so many seconds",
+            default=1.0,
+            low=1,
+            high=86_400,
+        ),
+        ColumnRule(
+            "start",
+            "text",
+            "what starts its workers: local (a process of the coordinator's machine), ssh or sky (SkyPilot); empty: "
+            "their owner",
+            default="",
+            choices=("", "local", "ssh", "sky"),
+        ),
+        _text("address", "with start = ssh: [USER@]HOST[:PORT], or an alias of ssh's configuration; empty: worker_id"),
+        _text("python", "with start = ssh: the interpreter there with Rollcast; empty: the run's configuration has it"),
+        _text("advertise", "HOST:PORT at which other peers reach it, and the port on which it listens; empty: none"),
+        _text("infra", "with start = sky: SkyPilot's infra, for example gcp/us-central1; empty: the cheapest cloud"),
+        _text("instance_type", "the cloud's name for the machine, with infra"),
         _text("price_source", "source of the price"),
         _text("price_date", "date of the price, YYYY-MM-DD"),
     )

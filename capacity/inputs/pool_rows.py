@@ -8,6 +8,9 @@ from typing import Literal
 from capacity.model.roofline import Weights
 from capacity.model.workers import Pin
 
+Start = Literal["", "local", "ssh", "sky"]
+"""What starts a row's workers; empty: their owner."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
@@ -48,6 +51,14 @@ class PoolRow:
     lost_per_preemption_s: float
     active: bool
     pin: Pin
+    minimum_billing_s: float
+    billing_granularity_s: float
+    start: Start
+    address: str
+    python: str
+    advertise: str
+    infra: str
+    instance_type: str
     price_source: str
     price_date: str
 

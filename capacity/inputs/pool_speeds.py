@@ -50,6 +50,9 @@ class Estimate:
     interval: float | None
 
 
+NO_SPEED = Estimate((), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Workers with their speeds, and the rows that are left out.
@@ -83,7 +86,7 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
         if isinstance(found, Skipped):
             skipped.append(Skipped(row.where, row.worker_id, found.reason, found.column, found.value, found.detail))
         else:
-            workers += [_worker(row, worker_id, found) for worker_id in row.worker_ids]
+            workers += [worker_of(row, worker_id, found) for worker_id in row.worker_ids]
     return Pool(tuple(workers), tuple(skipped), measured)
 
 
@@ -164,7 +167,8 @@ def _gpu_of(row: PoolRow) -> Gpu | None:
     return Gpu(row.hardware or "accelerator", **figures) if len(figures) == len(stated) else None
 
 
-def _worker(row: PoolRow, worker_id: str, estimate: Estimate) -> Worker:
+def worker_of(row: PoolRow, worker_id: str, estimate: Estimate = NO_SPEED) -> Worker:
+    """Return one of a row's workers; without a speed no plan chooses it."""
     return Worker(
         worker_id=worker_id,
         speeds=estimate.speeds,

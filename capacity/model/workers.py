@@ -6,10 +6,15 @@ and 0.27 across (design notes on capacity).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from capacity.model.units import SECONDS_PER_HOUR
+
+#: Name of a worker that a provider can start. It has no dot, so that a tag can be taken apart, and lower case, so that
+#: it can be a cluster's name.
+WORKER_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 
 
 def lost_share(preemptions_per_hour: float, lost_work_s: float, restart_s: float = 0.0) -> float:

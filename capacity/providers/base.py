@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from capacity.model.workers import Worker
+from capacity.model.workers import WORKER_ID, Worker
 
-#: No dot, so that a tag can be taken apart; lower case, so that it can be a cluster's name.
-WORKER_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 INCARNATIONS_MAX = 999_999
 

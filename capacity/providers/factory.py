@@ -1,35 +1,37 @@
-"""Make providers from their configuration."""
+"""Make the providers of a pool's machines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, assert_never
 
 from capacity.providers.base import Provider
-from capacity.providers.config import LocalPool, Pool, SkyPool, SshPool
+from capacity.providers.config import ProviderConfigs
 from capacity.providers.local import LocalProvider
+from capacity.providers.machines import Machine
 from capacity.providers.sky import SkyProvider
 from capacity.providers.ssh import SshProvider
 
 
-def make_providers(pools: Sequence[Pool], folder: Path, peer: Mapping[str, Any]) -> dict[str, Provider]:
-    """Return a provider for each pool, by its name.
+def make_providers(machines: Iterable[Machine], config: ProviderConfigs, folder: Path) -> dict[str, Provider]:
+    """Return the providers of these machines by name: one for each way to start and owner that the pool names.
 
     Args:
         folder: folder within the run folder in which providers keep their files on this machine.
-        peer: configuration of every peer, below that of each pool.
     """
-    return {pool.name: _make(pool, folder, peer) for pool in pools}
+    groups: dict[str, list[Machine]] = {}
+    for machine in machines:
+        groups.setdefault(machine.worker.provider, []).append(machine)
+    return {name: _make(name, group, config, folder) for name, group in groups.items()}
 
 
-def _make(pool: Pool, folder: Path, peer: Mapping[str, Any]) -> Provider:
-    match pool:
-        case LocalPool():
-            return LocalProvider(pool, folder / "workers", peer)
-        case SshPool():
-            return SshProvider(pool, peer)
-        case SkyPool():
-            return SkyProvider(pool, folder / "sky", peer)
-        case _:
-            assert_never(pool)
+def _make(name: str, machines: list[Machine], config: ProviderConfigs, folder: Path) -> Provider:
+    match machines[0].row.start:
+        case "local":
+            return LocalProvider(name, machines, config, folder / "workers")
+        case "ssh":
+            return SshProvider(name, machines, config)
+        case "sky":
+            return SkyProvider(name, machines, config, folder / "sky")
+        case other:
+            raise AssertionError(f"no provider starts machines with start = {other!r}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from capacity.providers.base import Listing, Offer, Running, WorkerTag
-from capacity.providers.config import LocalPool, tail_s
+from capacity.providers.config import ProviderConfigs, tail_s
 from capacity.providers.hosts import AGENT, PEER_PROGRAM, HostAgent
+from capacity.providers.machines import Machine, find_machine
 
 
 class LocalProvider:
@@ -19,17 +19,23 @@ class LocalProvider:
     """
 
     def __init__(
-        self, pool: LocalPool, folder: Path, peer: Mapping[str, Any], *, program: Sequence[str] = PEER_PROGRAM
+        self,
+        name: str,
+        machines: Sequence[Machine],
+        config: ProviderConfigs,
+        folder: Path,
+        *,
+        program: Sequence[str] = PEER_PROGRAM,
     ) -> None:
         """Prepare the agent; nothing is started.
 
         Args:
             folder: folder that holds the workers' folders.
-            peer: configuration of every peer, below that of the pool.
             program: command that a worker runs.
         """
-        self._pool = pool
-        self._peer = {**peer, **pool.peer}
+        self._name = name
+        self._machines = {machine.worker_id: machine for machine in machines}
+        self._peers = {machine.worker_id: machine.peer(config.peer, config.local.peer) for machine in machines}
         self._agent = HostAgent(
             where="this machine",
             remote=False,
@@ -40,14 +46,15 @@ class LocalProvider:
 
     @property
     def name(self) -> str:
-        return self._pool.name
+        return self._name
 
     async def offers(self, *, deadline_s: float) -> tuple[Offer, ...]:
-        tail = tail_s(self._peer)
-        return tuple(self._pool.offer(worker_id, self.name, tail) for worker_id in self._pool.worker_ids())
+        return tuple(machine.offer(tail_s(self._peers[one])) for one, machine in self._machines.items())
 
     async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
-        return await self._agent.start(tag, invite, self._peer, self._pool.upload_cap_bytes_per_second, deadline_s)
+        machine = find_machine(self._machines, tag.worker_id, self.name)
+        cap = machine.upload_cap_bytes_per_second
+        return await self._agent.start(tag, invite, self._peers[tag.worker_id], cap, deadline_s)
 
     async def stop(self, tag: WorkerTag, *, deadline_s: float) -> None:
         await self._agent.stop(tag, deadline_s)

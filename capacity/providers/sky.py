@@ -19,10 +19,13 @@ from typing import Any
 
 import tomli_w
 
+from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool_starts import sky_accelerators
 from capacity.providers.base import Listing, Offer, Running, WorkerTag
 from capacity.providers.commands import Done, run_command
-from capacity.providers.config import SkyOffer, SkyPool, tail_s
+from capacity.providers.config import ProviderConfigs, SkyConfig, tail_s
 from capacity.providers.hosts import peer_config
+from capacity.providers.machines import Machine, find_machine
 from rollcast.runtime.errors import ProviderFailed
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 
@@ -46,28 +49,25 @@ class SkyProvider:
     It keeps a folder for every tag that was started or stopped, because a cloud does not remember machines that ended.
     """
 
-    def __init__(self, pool: SkyPool, folder: Path, peer: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, machines: Sequence[Machine], config: ProviderConfigs, folder: Path) -> None:
         """Keep the configuration; nothing is started.
 
         Args:
             folder: folder for task files, one folder a tag.
-            peer: configuration of every peer, below that of the pool and the offer.
         """
-        self._pool = pool
+        self._name = name
+        self._config = config.sky
         self._folder = folder
-        self._peer = {**peer, **pool.peer}
-        self._offers = {worker_id: offer for offer in pool.offers for worker_id in offer.worker_ids()}
+        self._machines = {machine.worker_id: machine for machine in machines}
+        self._peers = {machine.worker_id: machine.peer(config.peer, config.sky.peer) for machine in machines}
 
     @property
     def name(self) -> str:
-        return self._pool.name
+        return self._name
 
     async def offers(self, *, deadline_s: float) -> tuple[Offer, ...]:
-        machine_s = self._pool.autodown_minutes * 60.0 + self._pool.teardown_s
-        return tuple(
-            offer.offer(worker_id, self.name, tail_s({**self._peer, **offer.peer}, machine_s))
-            for worker_id, offer in self._offers.items()
-        )
+        machine_s = self._config.autodown_minutes * 60.0 + self._config.teardown_s
+        return tuple(machine.offer(tail_s(self._peers[one], machine_s)) for one, machine in self._machines.items())
 
     async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
         name, mark = cluster_name(tag), self._folder / str(tag)
@@ -78,7 +78,7 @@ class SkyProvider:
             raise ProviderFailed(f"{name} was started or stopped before, and a tag is not used again")
         task = await asyncio.to_thread(self._write, tag, mark)
         command = ["launch", "--yes", "--detach-run", "--cluster", name, "--secret", INVITE]
-        command += ["--down", "--idle-minutes-to-autostop", str(self._pool.autodown_minutes), str(task)]
+        command += ["--down", "--idle-minutes-to-autostop", str(self._config.autodown_minutes), str(task)]
         await self._sky(command, deadline_s, {INVITE: invite})
         return Running(tag, f"cluster {name}")
 
@@ -105,15 +105,14 @@ class SkyProvider:
         pass
 
     def _write(self, tag: WorkerTag, folder: Path) -> Path:
-        if tag.worker_id not in self._offers:
-            raise ProviderFailed(f"{self.name} has no worker {tag.worker_id}", fix="put it back into the configuration")
+        machine = find_machine(self._machines, tag.worker_id, self.name)
         _make_folder(folder)
-        offer = self._offers[tag.worker_id]
-        config = peer_config(tag, {**self._peer, **offer.peer}, offer.upload_cap_bytes_per_second, remote=True)
+        config = peer_config(tag, self._peers[tag.worker_id], machine.upload_cap_bytes_per_second, remote=True)
         config |= {"invite_file": "invite.txt", "state_folder": "state"}
-        task = task_of(tag, offer, self._pool.setup, folder / "peer.toml")
+        peer_file = (folder / "peer.toml").absolute()
+        task = task_of(f"rollcast-{tag.worker_id}", machine.row, self._config, str(peer_file))
         try:
-            write_atomically(folder / "peer.toml", tomli_w.dumps(config).encode(), mode=0o600)
+            write_atomically(peer_file, tomli_w.dumps(config).encode(), mode=0o600)
             write_atomically(folder / "task.yaml", json.dumps(task, indent=2).encode(), mode=0o600)
         except OSError as error:
             raise run_folder_error(folder, error) from None
@@ -122,7 +121,7 @@ class SkyProvider:
     async def _sky(
         self, arguments: Sequence[str], deadline_s: float, environment: Mapping[str, str] | None = None
     ) -> Done:
-        command = [self._pool.sky, *arguments]
+        command = [self._config.sky, *arguments]
         done = await run_command(command, deadline_s=deadline_s, environment={**_QUIET, **(environment or {})})
         if done.status:
             raise ProviderFailed(
@@ -133,17 +132,29 @@ class SkyProvider:
         return done
 
 
-def task_of(tag: WorkerTag, offer: SkyOffer, setup: str, peer_file: Path) -> dict[str, Any]:
+def task_of(name: str, row: PoolRow, config: SkyConfig, peer_file: str) -> dict[str, Any]:
     """Return SkyPilot's task for one worker; written as JSON it is valid YAML."""
     return {
-        "name": f"rollcast-{tag.worker_id}",
+        "name": name,
         "num_nodes": 1,
-        "resources": dict(offer.resources),
-        "file_mounts": {"~/.rollcast/peer.toml": str(peer_file.absolute())},
+        "resources": resources_of(row, config),
+        "file_mounts": {"~/.rollcast/peer.toml": peer_file},
         "secrets": {INVITE: None},
-        "setup": setup,
+        "setup": config.setup,
         "run": _RUN,
     }
+
+
+def resources_of(row: PoolRow, config: SkyConfig) -> dict[str, Any]:
+    """Return the ``resources`` of SkyPilot's task: the configuration's, and on top what the row says."""
+    resources = {**config.resources, "use_spot": row.spot}
+    if row.infra:
+        resources["infra"] = row.infra
+    if row.instance_type:
+        resources["instance_type"] = row.instance_type
+    else:
+        resources["accelerators"] = sky_accelerators(row)
+    return resources
 
 
 def cluster_name(tag: WorkerTag) -> str:

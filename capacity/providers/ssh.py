@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool_starts import Address
 from capacity.providers.base import Listing, Offer, Running, WorkerTag
-from capacity.providers.config import SshHost, SshPool, tail_s
+from capacity.providers.config import ProviderConfigs, SshConfig, tail_s
 from capacity.providers.hosts import AGENT, PEER_PROGRAM, HostAgent
+from capacity.providers.machines import Machine, find_machine
 from rollcast.runtime.errors import ProviderFailed
 
 _CONNECTIONS_AT_ONCE = 16
@@ -25,34 +27,42 @@ _ALIVE_COUNT = 3
 class SshProvider:
     """The provider of machines that ssh reaches, one worker on each; see Provider."""
 
-    def __init__(self, pool: SshPool, peer: Mapping[str, Any], *, program: Sequence[str] = PEER_PROGRAM) -> None:
-        """Prepare an agent for each host; nothing is started and no connection is made.
+    def __init__(
+        self,
+        name: str,
+        machines: Sequence[Machine],
+        config: ProviderConfigs,
+        *,
+        program: Sequence[str] = PEER_PROGRAM,
+    ) -> None:
+        """Prepare an agent for each machine; nothing is started and no connection is made.
 
         Args:
-            peer: configuration of every peer, below that of the pool and of each host.
             program: command that a worker runs.
         """
-        self._pool = pool
-        self._hosts = {host.id: host for host in pool.hosts}
-        self._peers = {host.id: {**peer, **pool.peer, **host.peer} for host in pool.hosts}
-        self._agents = {host.id: _agent(pool, host, program) for host in pool.hosts}
+        self._name = name
+        self._machines = {machine.worker_id: machine for machine in machines}
+        self._peers = {machine.worker_id: machine.peer(config.peer, config.ssh.peer) for machine in machines}
+        self._agents = {machine.worker_id: _agent(config.ssh, machine, program) for machine in machines}
         self._connections = asyncio.Semaphore(_CONNECTIONS_AT_ONCE)
 
     @property
     def name(self) -> str:
-        return self._pool.name
+        return self._name
 
     async def offers(self, *, deadline_s: float) -> tuple[Offer, ...]:
-        return tuple(host.offer(host.id, self.name, tail_s(self._peers[host.id])) for host in self._pool.hosts)
+        return tuple(machine.offer(tail_s(self._peers[one])) for one, machine in self._machines.items())
 
     async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
-        agent, host = self._agent(tag.worker_id), self._hosts[tag.worker_id]
+        machine = find_machine(self._machines, tag.worker_id, self.name)
+        agent, peer = self._agents[tag.worker_id], self._peers[tag.worker_id]
         async with self._connections:
-            return await agent.start(tag, invite, self._peers[host.id], host.upload_cap_bytes_per_second, deadline_s)
+            return await agent.start(tag, invite, peer, machine.upload_cap_bytes_per_second, deadline_s)
 
     async def stop(self, tag: WorkerTag, *, deadline_s: float) -> None:
+        find_machine(self._machines, tag.worker_id, self.name)
         async with self._connections:
-            await self._agent(tag.worker_id).stop(tag, deadline_s)
+            await self._agents[tag.worker_id].stop(tag, deadline_s)
 
     async def list(self, run_id: str, *, deadline_s: float) -> Listing:
         async def ask(worker_id: str) -> Listing:
@@ -71,28 +81,29 @@ class SshProvider:
     async def close(self) -> None:
         pass
 
-    def _agent(self, worker_id: str) -> HostAgent:
-        if worker_id not in self._agents:
-            raise ProviderFailed(f"{self.name} has no host {worker_id}", fix="put it back into the configuration")
-        return self._agents[worker_id]
 
-
-def _agent(pool: SshPool, host: SshHost, program: Sequence[str]) -> HostAgent:
+def _agent(config: SshConfig, machine: Machine, program: Sequence[str]) -> HostAgent:
+    address = ssh_address(machine.row)
     return HostAgent(
-        where=host.address,
-        command=ssh_command(pool, host),
-        folder=host.folder,
-        systemd=pool.systemd,
+        where=address.host,
+        command=ssh_command(config, address, machine.row.python or config.python),
+        folder=config.folder,
+        systemd=config.systemd,
         program=program,
     )
 
 
-def ssh_command(pool: SshPool, host: SshHost) -> list[str]:
-    """Return the command that starts the agent on a host; its last argument is quoted for the shell there."""
+def ssh_address(row: PoolRow) -> Address:
+    """Return the address that ssh dials for a row: its own, or the worker's name as an alias of ssh's configuration."""
+    return Address.parse(row.address or row.worker_id)
+
+
+def ssh_command(config: SshConfig, address: Address, python: str) -> list[str]:
+    """Return the command that starts the agent on a machine; its last argument is quoted for the shell there."""
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
-        "ConnectTimeout": str(pool.connect_timeout_s),
+        "ConnectTimeout": str(config.connect_timeout_s),
         "ServerAliveInterval": str(_ALIVE_INTERVAL_S),
         "ServerAliveCountMax": str(_ALIVE_COUNT),
         "ForwardAgent": "no",
@@ -101,17 +112,17 @@ def ssh_command(pool: SshPool, host: SshHost) -> list[str]:
         "PermitLocalCommand": "no",
         "LogLevel": "ERROR",
     }
-    if pool.known_hosts is not None:
-        options |= {"UserKnownHostsFile": str(pool.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
-    if pool.identity_file is not None:
-        options |= {"IdentityFile": str(pool.identity_file), "IdentitiesOnly": "yes"}
+    if config.known_hosts is not None:
+        options |= {"UserKnownHostsFile": str(config.known_hosts), "GlobalKnownHostsFile": "/dev/null"}
+    if config.identity_file is not None:
+        options |= {"IdentityFile": str(config.identity_file), "IdentitiesOnly": "yes"}
     flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-    config = [] if pool.config_file is None else ["-F", str(pool.config_file)]
-    login = [*(["-l", host.user] if host.user else []), *(["-p", str(host.port)] if host.port else [])]
-    return [pool.ssh, "-T", *config, *flags, *login, "--", host.address, _remote(host)]
+    file = [] if config.config_file is None else ["-F", str(config.config_file)]
+    login = [*(["-l", address.user] if address.user else []), *(["-p", str(address.port)] if address.port else [])]
+    return [config.ssh, "-T", *file, *flags, *login, "--", address.host, _remote(python)]
 
 
-def _remote(host: SshHost) -> str:
+def _remote(python: str) -> str:
     """Return the remote command, quoted except for a leading ~/, which the shell there expands."""
-    home, rest = ("~/", host.python[2:]) if host.python.startswith("~/") else ("", host.python)
+    home, rest = ("~/", python[2:]) if python.startswith("~/") else ("", python)
     return f"exec {home}{shlex.quote(rest)} {shlex.join(AGENT)}"

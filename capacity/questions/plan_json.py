@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from capacity.inputs.pool_checks import Filled, Skipped
+from capacity.inputs.pool_rows import PoolRow
 from capacity.model.assumptions import Assumption
 from capacity.planner.plans import Plan
 from capacity.questions.horizon import Forecast
@@ -68,6 +69,7 @@ class PlanDocument:
         made_at: UTC, ISO 8601.
         totals: figures derived from the plan, for readers that need nothing else.
         forecast: cost and duration of so many learner steps; None if it was not requested.
+        machines: rows of the pool that state what starts their workers, for `rollcast capacity apply`.
     """
 
     schema: Literal["rollcast.capacity.plan/1"] = SCHEMA
@@ -78,6 +80,7 @@ class PlanDocument:
     totals: Totals
     plan: Plan
     forecast: Forecast | None = None
+    machines: tuple[PoolRow, ...] = ()
 
 
 def totals_of(plan: Plan) -> Totals:
@@ -96,7 +99,13 @@ def totals_of(plan: Plan) -> Totals:
 
 
 def document_of(
-    plan: Plan, *, inputs: Inputs, assumptions: tuple[Assumption, ...], software: str, made_at: str
+    plan: Plan,
+    *,
+    inputs: Inputs,
+    assumptions: tuple[Assumption, ...],
+    software: str,
+    made_at: str,
+    machines: tuple[PoolRow, ...] = (),
 ) -> PlanDocument:
     """Return the document of a plan."""
     return PlanDocument(
@@ -106,6 +115,7 @@ def document_of(
         assumptions=assumptions,
         totals=totals_of(plan),
         plan=plan,
+        machines=machines,
     )
 
 

@@ -10,6 +10,7 @@ from capacity.catalogue.models import model_named, models
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, LengthsSection, topology_named
 from capacity.inputs.pool_checks import CheckedPool, skipped_lines
+from capacity.inputs.pool_rows import PoolRow
 from capacity.inputs.pool_speeds import Rollouts, workers_of
 from capacity.model.assumptions import Assumption
 from capacity.model.demand import NOTICE_S, Conduct, Demand, publish_seconds
@@ -32,6 +33,7 @@ class Scenario:
 
     Args:
         rollouts: lengths and model of what is generated, for questions about other models.
+        machines: rows of the pool that state what starts their workers.
     """
 
     demand: Demand
@@ -39,6 +41,7 @@ class Scenario:
     assumptions: tuple[Assumption, ...]
     inputs: Inputs
     rollouts: Rollouts
+    machines: tuple[PoolRow, ...] = ()
 
 
 def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool_source: str) -> Scenario:
@@ -72,6 +75,7 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
             defaults=defaults_of(file, demand),
         ),
         rollouts=rollouts,
+        machines=tuple(row for row in pool.taken if row.start),
     )
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any, Literal
+from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from capacity.providers.config import Pool
-from rollcast.runtime.config import ConfigModel
+from capacity.providers.config import ProviderConfigs
 
 
-class ProvidersConfig(ConfigModel):
+class ProvidersConfig(ProviderConfigs):
     """Workers that the coordinator starts and stops at providers, and their budget (docs/providers.md)."""
 
+    pool: Path | None = None
+    """Pool of workers, the file of `rollcast capacity plan --pool`: rows whose column `start` is local, ssh or sky are
+    on offer. None: no worker is started."""
+    demand: Path | None = None
+    """The file of `rollcast capacity plan --demand`: its model and lengths give the workers' speeds, which
+    want = "plan" needs; none: speeds are not known before they are measured."""
     want: Literal["plan", "all"] = "plan"
     """plan: run the workers that the capacity model chooses (section [capacity]); all: run every worker on offer."""
     usd_per_hour_max: float | None = Field(None, ge=0.0)
@@ -32,18 +37,9 @@ class ProvidersConfig(ConfigModel):
     """Seconds between two listings of the workers that run."""
     mark_every_s: float = Field(30.0, gt=0.0)
     """Seconds between two records of the money spent so far."""
-    peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
-    """Configuration of every started peer; `rollcast config show --role peer` lists the keys."""
-    pools: list[Pool] = Field(default_factory=list, max_length=64)
-    """Pools that workers come from: local processes, SSH hosts, SkyPilot."""
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> ProvidersConfig:
-        for what, names in (
-            ("name", [pool.name for pool in self.pools]),
-            ("worker", [worker_id for pool in self.pools for worker_id in pool.worker_ids()]),
-        ):
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                raise ValueError(f"pools: the {what} {twice[0]} is used more than once; give each pool its own")
+    def _a_plan_needs_speeds(self) -> ProvidersConfig:
+        if self.want == "plan" and (self.pool is None) is not (self.demand is None):
+            raise ValueError('with want = "plan", pool and demand are needed together')
         return self

@@ -20,6 +20,7 @@ from coordinator.config.fleet import ProvidersConfig
 from coordinator.core.events.actions import SetBudget
 from coordinator.core.events.prices import Budget
 from coordinator.fleet.fleet import Deadlines, FleetCallbacks, ProviderFleet, UnixClock, jitter
+from coordinator.fleet.machines import read_machines
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
@@ -72,16 +73,18 @@ class FleetHandle:
 async def start_fleet(
     config: ProvidersConfig, run_folder: Path, run_id: str, callbacks: FleetCallbacks
 ) -> ProviderFleet | None:
-    """Resume the fleet in the run folder; returns None if there is none and no provider is configured.
+    """Resume the fleet in the run folder; returns None if there is none and no pool is configured.
 
     Raises:
         StoreError: its journal cannot be used.
+        PoolError, ConfigError: the pool or the demand cannot be used.
     """
     path = journal_path(run_folder)
-    if not config.pools and not path.exists():
+    if config.pool is None and not path.exists():
         return None
     journal = await asyncio.to_thread(FleetJournal.open, path)
-    providers = make_providers(config.pools, run_folder / _PROVIDERS, config.peer)
+    machines = () if config.pool is None else await asyncio.to_thread(read_machines, config.pool, config.demand)
+    providers = make_providers(machines, config, run_folder / _PROVIDERS)
     return make_fleet(config, run_id, providers, journal, callbacks, UnixClock())
 
 

@@ -94,7 +94,12 @@ def planned(asked: Scenario) -> PlanDocument:
 def documented(made: Plan, asked: Scenario) -> PlanDocument:
     """Return a plan with its inputs, as written to files."""
     return document_of(
-        made, inputs=asked.inputs, assumptions=asked.assumptions, software=software_version(), made_at=now()
+        made,
+        inputs=asked.inputs,
+        assumptions=asked.assumptions,
+        software=software_version(),
+        made_at=now(),
+        machines=asked.machines,
     )
 
 

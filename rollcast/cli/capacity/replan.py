@@ -95,16 +95,21 @@ def _plan_again(
     options = PlanOptions(incumbent_discount=discount)
     if pool is None and demand is None:
         workers = with_incumbents(document.plan, [one.worker for one in document.plan.candidates])
-        made, inputs, assumptions = (
-            choose(document.plan.demand, workers, options),
-            document.inputs,
-            document.assumptions,
-        )
+        made = choose(document.plan.demand, workers, options)
+        inputs, assumptions, machines = document.inputs, document.assumptions, document.machines
     else:
         asked = scenario(pool, demand)
         workers = with_incumbents(document.plan, asked.workers)
-        made, inputs, assumptions = choose(asked.demand, workers, options), asked.inputs, asked.assumptions
-    return document_of(made, inputs=inputs, assumptions=assumptions, software=software_version(), made_at=now())
+        made = choose(asked.demand, workers, options)
+        inputs, assumptions, machines = asked.inputs, asked.assumptions, asked.machines
+    return document_of(
+        made,
+        inputs=inputs,
+        assumptions=assumptions,
+        software=software_version(),
+        made_at=now(),
+        machines=machines,
+    )
 
 
 def _plan_json(document: PlanDocument) -> dict[str, object]:

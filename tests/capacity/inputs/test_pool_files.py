@@ -20,6 +20,7 @@ from capacity.inputs.pool_columns import RULES, Record, Value
 from capacity.inputs.pool_files import Row, assumed_values, read_pool, rows_of_csv, rows_of_toml
 from capacity.inputs.pool_rows import PoolRow
 from capacity.inputs.pool_speeds import Rollouts, workers_of
+from capacity.inputs.pool_starts import sky_accelerators
 from capacity.model.lengths import LengthDistribution
 from rollcast.runtime.errors import PoolError
 
@@ -393,3 +394,26 @@ def test_hardware_that_cannot_make_rollouts_is_skipped(hardware: str, model: str
     pool = workers_of(rows(hardware=hardware), rollouts)
     assert pool.workers == ()
     assert [one.reason for one in pool.skipped] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"start": "ssh", "count": 2}, "count does not allow a start"),
+        ({"start": "ssh", "address": "-oProxyCommand=x"}, "address does not allow"),
+        ({"start": "ssh", "python": "p; rm"}, "python does not allow"),
+        ({"start": "local", "worker_id": "Big.Box"}, "worker_id does not allow"),
+        ({"start": "local", "advertise": "host"}, "advertise does not allow"),
+        ({"start": "sky", "hardware": "rtx-a6000"}, "instance_type does not allow"),
+        ({"start": "sky", "instance_type": "1x-L4"}, "infra does not allow"),
+        ({"start": "sky", "infra": "a b"}, "infra does not allow"),
+        ({"start": "cloud"}, "start is not a choice"),
+    ],
+)
+def test_a_row_that_could_not_be_started_is_skipped(values: dict[str, Value], what: str) -> None:
+    assert what in skipped_lines(check_pool([row(**values)]).skipped)[0]
+
+
+def test_a_row_that_its_owner_starts_may_have_any_name() -> None:
+    assert rows(worker_id="Big.Box/7", hardware="l4")
+    assert sky_accelerators(rows(hardware="A100-SXM4-80GB", gpus=8, start="sky")[0]) == "A100-80GB:8"

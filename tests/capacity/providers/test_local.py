@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from capacity.providers.base import WorkerTag
-from capacity.providers.config import LocalPool
+from capacity.providers.config import ProviderConfigs
 from capacity.providers.local import LocalProvider
 from tests.capacity.providers.conformance import DEADLINE_S, Setting, check
+from tests.capacity.providers.pool_machines import machines
 from tests.capacity.providers.workers import SLEEPER, kill_all, saw
 
 
@@ -23,14 +24,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_it_meets_the_contract(folder: Path) -> None:
-    pool = LocalPool(workers=3)
-    one, two = (LocalProvider(pool, folder, {}, program=SLEEPER) for _ in range(2))
+    three = machines({"worker_id": "local", "count": 3, "start": "local"})
+    one, two = (LocalProvider("local", three, ProviderConfigs(), folder, program=SLEEPER) for _ in range(2))
     await check(Setting(one, two, lambda tag: saw(folder, tag)))
 
 
 async def test_a_worker_has_a_folder_and_a_configuration_of_its_own(folder: Path) -> None:
-    pool = LocalPool(egress_usd_per_gb=0.1, upload_mbit_per_second=40, peer={"link": {"region": "lab"}})
-    provider = LocalProvider(pool, folder, {"engine": {"concurrent_rollouts": 4}}, program=SLEEPER)
+    configs = {"peer": {"engine": {"concurrent_rollouts": 4}}, "local": {"peer": {"link": {"region": "lab"}}}}
+    config = ProviderConfigs.model_validate(configs)
+    (machine,) = machines({"worker_id": "local-1", "start": "local", "egress_usd_per_gb": 0.1})
+    provider = LocalProvider("local", [machine], config, folder, program=SLEEPER)
     tag = WorkerTag("run-1", "local-1", 7)
     await provider.start(tag, "invite", deadline_s=DEADLINE_S)
     await provider.stop(tag, deadline_s=DEADLINE_S)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from capacity.providers.base import WorkerTag
-from capacity.providers.config import SkyOffer, SkyPool
+from capacity.providers.config import ProviderConfigs, SkyConfig
 from capacity.providers.sky import INVITE as SECRET
-from capacity.providers.sky import SkyProvider, cluster_name, tag_of, task_of
+from capacity.providers.sky import SkyProvider, cluster_name, resources_of, tag_of, task_of
 from rollcast.runtime.errors import ProviderFailed
 from tests.capacity.providers.conformance import DEADLINE_S, INVITE, Setting, check
+from tests.capacity.providers.pool_machines import machines, pool_row
 
 #: Keeps clusters as files: what `sky launch`, `sky status` and `sky down` of version 0.14 do, as far as we use them.
 FAKE = """\
@@ -47,14 +48,25 @@ def fake_sky(folder: Path) -> tuple[Path, Path]:
     return home, path
 
 
-def pool(path: str = "sky") -> SkyPool:
-    offer = SkyOffer(id="a100", workers=2, usd_per_hour=1.2, resources={"accelerators": "A100:1", "use_spot": True})
-    return SkyPool(sky=path, offers=[offer])
+ROW: dict[str, str | int | bool] = {
+    "worker_id": "a100",
+    "count": 2,
+    "start": "sky",
+    "hardware": "A100-SXM4-80GB",
+    "gpus": 4,
+    "spot": True,
+    "preemptions_per_hour": 0,
+}
+
+
+def provider(folder: Path, command: Path) -> SkyProvider:
+    config = ProviderConfigs.model_validate({"sky": {"sky": str(command)}})
+    return SkyProvider("sky", machines(dict(ROW)), config, folder)
 
 
 async def test_it_meets_the_contract(tmp_path: Path) -> None:
     home, path = fake_sky(tmp_path)
-    one, two = (SkyProvider(pool(str(path)), tmp_path / "run", {}) for _ in range(2))
+    one, two = (provider(tmp_path / "run", path) for _ in range(2))
 
     def saw(tag: WorkerTag) -> str:
         return (home / cluster_name(tag)).read_text()
@@ -70,11 +82,11 @@ async def test_a_failed_command_is_reported(tmp_path: Path) -> None:
     path.write_text("#!/bin/sh\necho 'NoCloudAccessError: Cloud access is not set up.' >&2\nexit 1\n")
     path.chmod(0o755)
     with pytest.raises(ProviderFailed, match="`sky status` failed") as found:
-        await SkyProvider(pool(str(path)), tmp_path, {}).list("run-1", deadline_s=DEADLINE_S)
+        await provider(tmp_path, path).list("run-1", deadline_s=DEADLINE_S)
     assert "NoCloudAccessError" in found.value.cause
     path.write_text("#!/bin/sh\necho '{}'\n")
     with pytest.raises(ProviderFailed, match="printed no list of clusters"):
-        await SkyProvider(pool(str(path)), tmp_path, {}).list("run-1", deadline_s=DEADLINE_S)
+        await provider(tmp_path, path).list("run-1", deadline_s=DEADLINE_S)
 
 
 def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
@@ -86,13 +98,24 @@ def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
     assert tag_of("rc-other", "My.Run") is None
 
 
+def test_resources_are_those_of_the_row_on_top_of_the_configuration() -> None:
+    config = SkyConfig(resources={"disk_size": 64, "use_spot": False})
+    assert resources_of(pool_row(**ROW), config) == {"disk_size": 64, "use_spot": True, "accelerators": "A100-80GB:4"}
+    named = pool_row(**ROW, infra="verda/FIN-01", instance_type="1A100.22V")
+    assert resources_of(named, SkyConfig()) == {
+        "use_spot": True,
+        "infra": "verda/FIN-01",
+        "instance_type": "1A100.22V",
+    }
+
+
 def test_the_task_passes_skypilots_own_checks(tmp_path: Path) -> None:
     """This runs where SkyPilot is installed, which the tests do not require."""
     if importlib.util.find_spec("sky") is None:
         pytest.skip("SkyPilot is not installed (pip install 'rollcast[sky]')")
     from sky.utils import common_utils, schemas
 
-    task = task_of(WorkerTag("run", "a100-1", 1), pool().offers[0], "true", tmp_path / "peer.toml")
+    task = task_of("rollcast-a100-1", pool_row(**ROW), SkyConfig(setup="true"), str(tmp_path / "peer.toml"))
     assert SECRET in task["secrets"]
     common_utils.validate_schema(json.loads(json.dumps(task)), schemas.get_task_schema(), "Invalid task: ")
     common_utils.validate_schema(task["resources"], schemas.get_resources_schema(), "Invalid resources: ")

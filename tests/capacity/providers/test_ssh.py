@@ -10,17 +10,22 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from capacity.inputs.pool_columns import Record
+from capacity.inputs.pool_starts import Address
 from capacity.providers.base import WorkerTag
-from capacity.providers.config import SshHost, SshPool
+from capacity.providers.config import ProviderConfigs, SshConfig
+from capacity.providers.machines import Machine
 from capacity.providers.ssh import SshProvider, ssh_command
 from rollcast.runtime.errors import ProviderFailed
 from tests.capacity.providers.conformance import DEADLINE_S, INVITE, Setting, check
+from tests.capacity.providers.pool_machines import machines
 from tests.capacity.providers.workers import SLEEPER, kill_all, saw
 
 ROOT = Path(__file__).parents[3]
@@ -30,28 +35,34 @@ SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/s
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for part in tmp_path.iterdir():
-        kill_all(part)
+    for home in tmp_path.iterdir():
+        kill_all(home / "workers")
 
 
-def python(folder: Path) -> Path:
-    """Create an interpreter that finds this source tree, whatever environment it is started in."""
-    path = folder / "python"
-    path.write_text(f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(ROOT))}\nexec {shlex.quote(sys.executable)} "$@"\n')
+def python(home: Path) -> Path:
+    """Create an interpreter with a home of its own that finds this source tree, wherever it is started."""
+    home.mkdir(exist_ok=True)
+    path = home / "python"
+    exports = f"export PYTHONPATH={shlex.quote(str(ROOT))} HOME={shlex.quote(str(home))}"
+    path.write_text(f'#!/bin/sh\n{exports}\nexec {shlex.quote(sys.executable)} "$@"\n')
     path.chmod(0o755)
     return path
 
 
-def hosts(folder: Path, address: str = "127.0.0.1") -> list[SshHost]:
-    return [
-        SshHost(id=f"box-{n}", address=address, python=str(python(folder)), folder=str(folder / f"box-{n}"))
-        for n in (1, 2)
-    ]
+def hosts(folder: Path, address: str = "127.0.0.1") -> tuple[Machine, ...]:
+    """Return two machines, which are this one with two homes."""
+    each: Record = {"start": "ssh", "address": address}
+    return machines(*(each | {"worker_id": one, "python": str(python(folder / one))} for one in ("box-1", "box-2")))
 
 
-def setting(folder: Path, pool: SshPool) -> Setting:
-    one, two = (SshProvider(pool, {}, program=SLEEPER) for _ in range(2))
-    return Setting(one, two, lambda tag: saw(folder / tag.worker_id, tag))
+def provider(hosts: Sequence[Machine], **ssh: Any) -> SshProvider:
+    config = ProviderConfigs.model_validate({"ssh": {"systemd": "never", "folder": "~/workers", **ssh}})
+    return SshProvider("ssh", hosts, config, program=SLEEPER)
+
+
+def setting(folder: Path, **ssh: Any) -> Setting:
+    one, two = (provider(hosts(folder), **ssh) for _ in range(2))
+    return Setting(one, two, lambda tag: saw(folder / tag.worker_id / "workers", tag))
 
 
 # -------------------------------------------------------------------- in ssh's place
@@ -70,59 +81,57 @@ def fake_ssh(folder: Path, *, dead: str = "dead") -> Path:
 
 
 async def test_it_meets_the_contract(folder: Path) -> None:
-    pool = SshPool(ssh=str(fake_ssh(folder)), systemd="never", hosts=hosts(folder))
-    await check(setting(folder, pool))
+    await check(setting(folder, ssh=str(fake_ssh(folder))))
     arguments = (folder / "arguments").read_text()
     assert INVITE not in arguments
     assert "StrictHostKeyChecking=yes" in arguments
 
 
 async def test_a_host_that_does_not_answer_is_named_and_the_others_are_listed(folder: Path) -> None:
-    dead = SshHost(id="far", address="dead")
-    pool = SshPool(ssh=str(fake_ssh(folder)), systemd="never", hosts=[*hosts(folder), dead])
-    provider = SshProvider(pool, {}, program=SLEEPER)
+    dead = machines({"worker_id": "far", "start": "ssh", "address": "dead"})
+    ours = provider([hosts(folder)[0], *dead], ssh=str(fake_ssh(folder)))
     tag = WorkerTag("run-1", "box-1", 1)
-    await provider.start(tag, INVITE, deadline_s=DEADLINE_S)
-    listing = await provider.list("run-1", deadline_s=DEADLINE_S)
+    await ours.start(tag, INVITE, deadline_s=DEADLINE_S)
+    listing = await ours.list("run-1", deadline_s=DEADLINE_S)
     assert [one.tag for one in listing.running] == [tag]
     assert list(listing.silent) == ["far"]
     assert "no route" in listing.silent["far"]
     with pytest.raises(ProviderFailed, match="no answer from dead"):
-        await provider.start(WorkerTag("run-1", "far", 1), INVITE, deadline_s=DEADLINE_S)
-    with pytest.raises(ProviderFailed, match="has no host gone"):
-        await provider.stop(WorkerTag("run-1", "gone", 1), deadline_s=DEADLINE_S)
-    await provider.stop(tag, deadline_s=DEADLINE_S)
+        await ours.start(WorkerTag("run-1", "far", 1), INVITE, deadline_s=DEADLINE_S)
+    with pytest.raises(ProviderFailed, match="has no worker gone"):
+        await ours.stop(WorkerTag("run-1", "gone", 1), deadline_s=DEADLINE_S)
+    await ours.stop(tag, deadline_s=DEADLINE_S)
 
 
 async def test_a_host_that_hangs_is_given_up_in_time(folder: Path) -> None:
     path = folder / "ssh"
     path.write_text("#!/bin/sh\nexec sleep 60\n")
     path.chmod(0o755)
-    provider = SshProvider(SshPool(ssh=str(path), hosts=hosts(folder)), {})
+    ours = provider(hosts(folder), ssh=str(path))
     async with asyncio.timeout(10):
-        assert set((await provider.list("run-1", deadline_s=0.3)).silent) == {"box-1", "box-2"}
+        assert set((await ours.list("run-1", deadline_s=0.3)).silent) == {"box-1", "box-2"}
 
 
 async def test_a_host_without_rollcast_is_named(folder: Path) -> None:
-    bare = [SshHost(id="bare", address="b", python="/bin/false")]
-    provider = SshProvider(SshPool(ssh=str(fake_ssh(folder)), hosts=bare), {})
+    bare = machines({"worker_id": "bare", "start": "ssh", "address": "b", "python": "/bin/false"})
+    ours = provider(bare, ssh=str(fake_ssh(folder)))
     with pytest.raises(ProviderFailed, match="no answer from b") as found:
-        await provider.start(WorkerTag("run-1", "bare", 1), INVITE, deadline_s=DEADLINE_S)
+        await ours.start(WorkerTag("run-1", "bare", 1), INVITE, deadline_s=DEADLINE_S)
     assert "Python with Rollcast" in found.value.fix
 
 
 def test_the_command_is_fixed_and_nothing_in_it_can_be_an_option() -> None:
-    host = SshHost(id="a", address="gpu1", user="me", port=2222, python="~/my env/bin/python".replace(" ", "_"))
-    pool = SshPool(hosts=[host], known_hosts=Path("/k"), identity_file=Path("/i"), config_file=Path("/c"))
-    command = ssh_command(pool, host)
+    config = SshConfig(known_hosts=Path("/k"), identity_file=Path("/i"), config_file=Path("/c"))
+    command = ssh_command(config, Address.parse("me@gpu1:2222"), "~/my_env/bin/python")
     assert command[:4] == ["ssh", "-T", "-F", "/c"]
     assert command[-3:] == ["--", "gpu1", "exec ~/my_env/bin/python -m capacity.providers.host_agent"]
     assert {"UserKnownHostsFile=/k", "IdentityFile=/i", "BatchMode=yes", "StrictHostKeyChecking=yes"} <= set(command)
     assert command[command.index("-l") + 1] == "me"
     assert command[command.index("-p") + 1] == "2222"
-    for field in ({"address": "-oProxyCommand=x"}, {"address": "a b"}, {"user": "-x"}, {"python": "p; rm"}):
-        with pytest.raises(ValueError, match="pattern"):
-            SshHost.model_validate({"id": "a", "address": "h", **field})
+    for address in ("-oProxyCommand=x", "a b", "-x@h", "h:99999"):
+        with pytest.raises(ValueError, match="HOST"):
+            Address.parse(address)
+    assert Address.parse("[fe80::1%eth0]:22") == Address("fe80::1%eth0", "", 22)
 
 
 # -------------------------------------------------------------------- a real sshd
@@ -183,18 +192,19 @@ def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def real_pool(folder: Path, sshd: Sshd) -> SshPool:
-    at = [host.model_copy(update={"port": sshd.port, "user": getpass.getuser()}) for host in hosts(folder)]
-    return SshPool(known_hosts=sshd.known_hosts, identity_file=sshd.identity, systemd="never", hosts=at)
+def real(folder: Path, sshd: Sshd) -> SshProvider:
+    at = hosts(folder, f"{getpass.getuser()}@127.0.0.1:{sshd.port}")
+    return provider(at, known_hosts=sshd.known_hosts, identity_file=sshd.identity)
 
 
 async def test_it_meets_the_contract_through_a_real_sshd(folder: Path, sshd: Sshd) -> None:
-    await check(setting(folder, real_pool(folder, sshd)))
+    one, two = (real(folder, sshd) for _ in range(2))
+    await check(Setting(one, two, lambda tag: saw(folder / tag.worker_id / "workers", tag)))
 
 
 async def test_a_host_whose_key_is_not_known_is_refused(folder: Path, sshd: Sshd) -> None:
     sshd.known_hosts.write_text("")
-    provider = SshProvider(real_pool(folder, sshd), {})
+    ours = real(folder, sshd)
     with pytest.raises(ProviderFailed, match="no answer") as found:
-        await provider.start(WorkerTag("run-1", "box-1", 1), INVITE, deadline_s=DEADLINE_S)
+        await ours.start(WorkerTag("run-1", "box-1", 1), INVITE, deadline_s=DEADLINE_S)
     assert "Host key verification failed" in found.value.cause

@@ -5,51 +5,35 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from capacity.providers.factory import make_providers
 from coordinator.config.config import RunConfig
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
+from coordinator.fleet.machines import read_machines
 from peer.config import PeerConfig
 
-HOST = {"id": "box", "address": "box.example"}
+
+def test_a_plan_of_providers_needs_speeds() -> None:
+    for given in ({"pool": "pool.csv"}, {"demand": "demand.toml"}):
+        with pytest.raises(ValidationError, match="pool and demand are needed together"):
+            ProvidersConfig.model_validate(given)
+    assert ProvidersConfig.model_validate({"pool": "pool.csv", "want": "all"}).demand is None
 
 
-def test_kind_selects_the_configuration_class() -> None:
-    pools = [
-        {"kind": "local", "workers": 2},
-        {"kind": "ssh", "hosts": [HOST]},
-        {"kind": "sky", "offers": [{"id": "a"}]},
-    ]
-    config = ProvidersConfig.model_validate({"pools": pools})
-    assert [pool.worker_ids() for pool in config.pools] == [["local-1", "local-2"], ["box"], ["a-1"]]
-
-
-@pytest.mark.parametrize(
-    ("pools", "what"),
-    [
-        ([{"kind": "local"}, {"kind": "local"}], "the name local"),
-        ([{"kind": "ssh", "hosts": [HOST, HOST]}], "the worker box"),
-        ([{"kind": "local"}, {"kind": "ssh", "hosts": [{**HOST, "id": "local-1"}]}], "the worker local-1"),
-        ([{"kind": "ssh", "hosts": []}], "at least 1 item"),
-        ([{"kind": "local", "egress_usd_per_gb": 0.1}], "needs upload_mbit_per_second"),
-        ([{"kind": "cloud"}], "does not match any of the expected tags"),
-    ],
-)
-def test_invalid_values_are_refused(pools: list[dict[str, Any]], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        ProvidersConfig.model_validate({"pools": pools})
-
-
-def test_documented_example_is_valid() -> None:
+def test_documented_example_is_valid(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (pool,) = re.findall(r"```csv\n(.*?)```", text, re.DOTALL)
     config = ProvidersConfig.model_validate(tomllib.loads(example)["providers"])
-    assert [pool.kind for pool in config.pools] == ["local", "ssh", "sky"]
     PeerConfig.model_validate(config.peer)
+    (tmp_path / "pool.csv").write_text(pool)
+    machines = read_machines(tmp_path / "pool.csv", Path(__file__).parents[3] / "configs" / "demand.toml")
+    assert list(make_providers(machines, config, tmp_path)) == ["local", "ssh", "sky-gcp"]
+    assert all(machine.worker.speeds for machine in machines)
 
 
 def test_limit_below_the_publication_period_is_refused() -> None:

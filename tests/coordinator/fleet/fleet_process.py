@@ -12,12 +12,12 @@ from pathlib import Path
 from capacity.fleet.events import WorkersWanted
 from capacity.fleet.journal import FleetJournal
 from capacity.providers.base import Running, WorkerTag
-from capacity.providers.config import LocalPool
 from capacity.providers.local import LocalProvider
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.fleet.fleet import FleetCallbacks, ProviderFleet, UnixClock
 from coordinator.fleet.setup import make_fleet
 from rollcast.wire.ids import PeerId
+from tests.capacity.providers.pool_machines import machines
 from tests.capacity.providers.workers import SLEEPER
 
 RUN = "run-1"
@@ -72,9 +72,10 @@ class Deadly(LocalProvider):
 
 def fleet_over(folder: Path, coordinator: Coordinator, point: str = "", usd_max: float | None = None) -> ProviderFleet:
     """Return a fleet of two local workers at 3.6 $/h each, listed twice a second."""
-    provider = Deadly(LocalPool(workers=2, usd_per_hour=3.6), folder / "workers", {}, program=SLEEPER)
-    provider.point = point
+    two = machines({"worker_id": "local", "count": 2, "usd_per_hour": 3.6, "start": "local"})
     config = ProvidersConfig(want="all", list_every_s=0.5, mark_every_s=1.0, drain_timeout_s=5.0, usd_max=usd_max)
+    provider = Deadly("local", two, config, folder / "workers", program=SLEEPER)
+    provider.point = point
     journal = FleetJournal.open(folder / "journal.jsonl")
     return make_fleet(config, RUN, {"local": provider}, journal, coordinator.callbacks(), UnixClock())
 

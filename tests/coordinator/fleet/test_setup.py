@@ -31,8 +31,9 @@ from tests.coordinator.running import Member, Running, changed, running
 from tests.coordinator.test_service import open_run
 
 JOIN_S = 300.0  # a peer at the lowest priority loads jax, on a machine where everything else goes first
-POOL = {"kind": "local", "workers": 1, "usd_per_hour": 3.6}
-PROVIDERS = changed(providers={"want": "all", "usd_max": 5.0, "pools": [POOL], "peer": {"engine": {"kind": "jax"}}})
+POOL = """worker_id,start,hardware,usd_per_hour,upload_mbit_per_second,download_mbit_per_second,egress_usd_per_gb
+local,local,l4,3.6,100,100,0
+"""
 
 
 async def spending(coordinator: Running) -> dict[str, Any]:
@@ -65,8 +66,11 @@ def test_budget_is_passed_to_the_fleet() -> None:
 @pytest.mark.timeout(450)
 async def test_a_peer_is_started_joins_and_is_stopped_with_the_run(tmp_path: Path) -> None:
     workers = tmp_path / "run" / "providers" / "workers"
+    (tmp_path / "pool.csv").write_text(POOL)
+    peer = {"engine": {"kind": "jax"}}
+    providers = {"want": "all", "usd_max": 5.0, "pool": str(tmp_path / "pool.csv"), "peer": peer}
     try:
-        async with running(tmp_path, PROVIDERS) as coordinator:
+        async with running(tmp_path, changed(providers=providers)) as coordinator:
             async with Member(await coordinator.join("learner")) as learner:
                 await open_run(learner, coordinator)
                 async with asyncio.timeout(JOIN_S):
