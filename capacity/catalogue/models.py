@@ -20,6 +20,7 @@ def models() -> Mapping[str, ModelShape]:
             parameters=float(row["parameters"]),
             active_parameters=number_or_none(row["active_parameters"]) or 0.0,
             layers=int(row["layers"]),
+            width=int(row["width"]),
             kv_heads=int(row["kv_heads"]),
             head_dim=int(row["head_dim"]),
             adapter_parameters=number_or_none(row["adapter_numbers"]) or 0.0,

@@ -79,6 +79,8 @@ class DemandSection(ConfigModel):
     """Rank of the adapters that the run trains on every linear layer: a version is these alone, whatever the encoding
     unless delta_share is given, because nearly all of their values change. A worker receives the model once, when it
     joins. None: all weights are trained."""
+    adapter_noise: bool = False
+    """Whether the learner's lora.noise_start is above 0: each version then has scales of norms beside its adapters."""
     learning_rate: float = Field(1e-6, gt=0)
     """Highest learning rate of Adam: it decides how large a delta is."""
     delta_share: float | None = Field(None, gt=0, le=1)

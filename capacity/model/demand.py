@@ -64,6 +64,9 @@ class Demand:
     """kappa: learner steps between two published versions."""
     update_bytes: float
     """M: bytes that each worker receives for one version: a keyframe, or a delta if deltas are used."""
+    join_bytes: float = 0.0
+    """What a worker receives once before its first version, when it joins: the base of adapters, or the keyframe that
+    deltas begin with; 0: versions are whole."""
     learner_upload_bytes_per_second: float
     """U0: uplink of the origin, or of the server of the first copies."""
     learner_egress_usd_per_gb: float = 0.0
@@ -108,6 +111,10 @@ class Demand:
     def fixed_s(self) -> float:
         """Seconds of a rollout's age that no worker changes: publishing, the announcement, loading and scoring."""
         return self.conduct.t_publish_s + self.conduct.t_notice_s + self.t_score_s + self.t_load_s
+
+    def joining_s(self, download_bytes_per_second: float) -> float:
+        """Return the seconds for which a worker that joins receives ``join_bytes`` over its own downlink."""
+        return self.join_bytes / download_bytes_per_second
 
     def broadcast_s(self, t_gen_s: float) -> float:
         """Return the seconds that are left to broadcast a version beside this time to generate.

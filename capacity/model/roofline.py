@@ -52,6 +52,7 @@ class ModelShape:
         bytes_per_parameter: 2 for bf16, 1 for fp8.
         bytes_per_cached: of one number in the cache.
         adapter_parameters: per rank, of adapters on every linear layer that can have one; 0: not known.
+        width: of the residual stream, which is the size of each norm's scale; 0: not known.
     """
 
     name: str
@@ -63,10 +64,15 @@ class ModelShape:
     bytes_per_parameter: float = 2.0
     bytes_per_cached: float = 2.0
     adapter_parameters: float = 0.0
+    width: int = 0
 
-    def adapter_bytes(self, rank: int) -> float:
-        """Return the bytes of adapters of this rank in bf16, which is M of one keyframe in a run that trains them."""
-        return 2.0 * rank * self.adapter_parameters
+    def adapter_bytes(self, rank: int, *, noisy: bool = False) -> float:
+        """Return the bytes of adapters of this rank in bf16, which is M of one keyframe in a run that trains them.
+
+        With noise each version also has the scales of the two norms of every layer.
+        """
+        scales = 2.0 * self.layers * self.width if noisy else 0.0
+        return 2.0 * (rank * self.adapter_parameters + scales)
 
     @property
     def weight_bytes(self) -> float:

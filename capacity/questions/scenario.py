@@ -22,6 +22,7 @@ from capacity.model.workers import Worker
 from capacity.questions.plan_json import Inputs
 from capacity.questions.scenario_assumptions import assumptions_of
 from rollcast.runtime.errors import ConfigError, PoolError
+from rollcast.wire.rollouts import AtVersionSwap
 
 LENGTH_QUANTILES = 400
 """Quantiles that stand for the lengths of rollouts in predictions and simulations."""
@@ -107,6 +108,7 @@ def demand_of(file: DemandFile, model: ModelShape | None, lengths: LengthDistrib
         staleness_limit=values.staleness_limit,
         publish_every_steps=values.publish_every_steps,
         update_bytes=update_bytes(file, model),
+        join_bytes=join_bytes(file, model),
         learner_upload_bytes_per_second=values.learner_upload_mbit_per_second * BYTES_PER_MBIT,
         learner_egress_usd_per_gb=values.learner_egress_usd_per_gb,
         topology=topology_named(values.topology),
@@ -133,12 +135,29 @@ def conduct_of(file: DemandFile, model: ModelShape | None) -> Conduct:
         lead_margin_steps=values.lead_margin_steps,
         prefetch_batches=values.prefetch_batches,
         prefetch_s=values.prefetch_s,
-        at_version_swap=values.at_version_swap,
+        at_version_swap=_at_version_swap(file),
         t_publish_s=publish_seconds(update_bytes(file, model), uplink) if publish_s is None else publish_s,
         t_notice_s=NOTICE_S,
         t_turn_s=values.t_turn_s,
         reconnect_grace_s=values.reconnect_grace_s,
     )
+
+
+def _at_version_swap(file: DemandFile) -> AtVersionSwap:
+    """Return the rule at new versions by what it costs.
+
+    Over one base workers have the adapters of two versions at a time: rollouts that finish delay no other, and nothing
+    is read again, as with "keep". Versions with noise have norms of their own and take turns.
+    """
+    values = file.demand
+    beside = values.adapter_rank is not None and not values.adapter_noise
+    return "keep" if beside and values.at_version_swap == "finish" else values.at_version_swap
+
+
+def join_bytes(file: DemandFile, model: ModelShape | None) -> float:
+    """Return what a worker receives once when it joins, besides versions: the model, where a version is not whole."""
+    whole = file.demand.encoding == "keyframe" and file.demand.adapter_rank is None
+    return 0.0 if whole or model is None else model.weight_bytes
 
 
 def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
@@ -152,17 +171,17 @@ def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
         return values.update_bytes
     assert model is not None, "a demand without a model needs update_bytes"
     if values.adapter_rank is not None:
-        return _adapter_bytes(model, values.adapter_rank) * (values.delta_share or 1.0)
+        return _adapter_bytes(model, values.adapter_rank, values.adapter_noise) * (values.delta_share or 1.0)
     return model.weight_bytes * (share_of_keyframe(file) if file.demand.encoding == "delta" else 1.0)
 
 
-def _adapter_bytes(model: ModelShape, rank: int) -> float:
+def _adapter_bytes(model: ModelShape, rank: int, noisy: bool) -> float:
     if not model.adapter_parameters:
         raise ConfigError(
             f"the catalogue does not know the size of adapters for {model.name}",
             fix="give update_bytes: 2 x rank x the inputs and outputs of every layer with an adapter",
         )
-    return model.adapter_bytes(rank)
+    return model.adapter_bytes(rank, noisy=noisy)
 
 
 def share_of_keyframe(file: DemandFile) -> float:

@@ -58,7 +58,8 @@ def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterat
     if file.demand.update_bytes is not None:
         yield Assumption("version, M", demand.update_bytes / 1e9, "GB", GIVEN)
     elif file.demand.adapter_rank is not None:
-        source = f"adapters of rank {file.demand.adapter_rank} on every linear layer"
+        noise = ", and noisy scales of norms" if file.demand.adapter_noise else ""
+        source = f"adapters of rank {file.demand.adapter_rank} on every linear layer{noise}"
         yield Assumption("version as adapters, M", demand.update_bytes / 1e9, "GB", source)
     elif file.demand.encoding == "delta" and rollouts.model is not None:
         share = demand.update_bytes / rollouts.model.weight_bytes
@@ -67,6 +68,8 @@ def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterat
         yield Assumption("version as a delta, M", demand.update_bytes / 1e9, "GB", source, RELATIVE_UNCERTAINTY)
     else:
         yield Assumption("version as a keyframe, M", demand.update_bytes / 1e9, "GB", "the model's weights")
+    if demand.join_bytes:
+        yield Assumption("received once by a worker that joins", demand.join_bytes / 1e9, "GB", "the model's weights")
     uplink = demand.learner_upload_bytes_per_second / BYTES_PER_MBIT
     yield Assumption("origin's uplink, U0", uplink, "Mbit/s", GIVEN, 0.1)
     price = _source(file, "learner_egress_usd_per_gb")

@@ -75,7 +75,8 @@ class Replay:
     """Drive a replanner through virtual time.
 
     Args:
-        start_s: seconds from a worker's start to its first rollouts; they are paid for, and produce nothing.
+        start_s: seconds from a worker's start to its first rollouts, less those in which it receives what the demand's
+            ``join_bytes`` says; all of them are paid for, and produce nothing.
         solve: function that solves a problem; the answer takes no virtual time.
     """
 
@@ -123,11 +124,17 @@ class Replay:
                 self._tell(solved)
             case Start(worker_id, reason):
                 self.result.starts += 1
-                self._ready_at[worker_id] = self._now + self._start_s
+                self._ready_at[worker_id] = self._now + self._start_s + self._joining_s(worker_id)
                 self.result.switches.append(Switch(self._now, worker_id, True, reason))
             case Stop(worker_id, reason):
                 self._ready_at.pop(worker_id, None)
                 self.result.switches.append(Switch(self._now, worker_id, False, reason))
+
+    def _joining_s(self, worker_id: str) -> float:
+        worker = self._replanner.worker(worker_id)
+        assert worker is not None
+        assert self._demand is not None
+        return self._demand.joining_s(worker.download_bytes_per_second)
 
     def _pass(self, to_s: float) -> None:
         """Add up cost and training until ``to_s``, piece by piece between the moments at which workers become ready."""

@@ -213,8 +213,12 @@ def merged_run(values: dict[str, Any], path: Path) -> dict[str, Any]:
         decided["publish_every_steps"] = run.publish_every_steps
     if whole is not None:
         decided["learning_rate"] = whole.learner.optimiser.learning_rate
-        if whole.learner.model.preset in models():
-            decided["model"] = whole.learner.model.preset
+        preset = content.get("learner", {}).get("model", {}).get("preset", "")  # empty in what was parsed
+        if preset in models():
+            decided["model"] = preset
+        lora = whole.learner.lora
+        if lora is not None and not lora.targets:
+            decided |= {"adapter_rank": lora.rank, "adapter_noise": lora.noisy}
     lengths = dict(values.get("lengths", {})) | {"tokens_max": coordinator.sampling.new_tokens_max}
     return values | {"demand": dict(values.get("demand", {})) | decided, "lengths": lengths}
 

@@ -55,7 +55,8 @@ def replan(
     dwell_s
         Minimum seconds for which a started worker stays on; with --events.
     start_s
-        Seconds from a worker's start to its first rollouts; with --events.
+        Seconds from a worker's start to its first rollouts, without those in which it receives the base of adapters or
+        the keyframe before deltas, which follow from its downlink; with --events.
     hours
         Hours for which the plan is followed; by default until an hour after the last event.
     form

@@ -124,6 +124,7 @@ def test_sizes_are_those_of_their_names() -> None:
 def test_every_model_that_can_be_trained_is_known_with_the_same_sizes(preset: str) -> None:
     config, model = ModelConfig(preset=preset), models()[preset]
     assert model.parameters == parameter_count(config)
+    assert model.width == config.width
     if config.experts:
         assert model.active_parameters == active_parameter_count(config)
     adapters = adapter_shapes(adapted(config, LoraConfig(rank=16)))

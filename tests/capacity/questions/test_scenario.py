@@ -53,6 +53,7 @@ def test_a_version_has_the_given_size() -> None:
         (("demand.update_bytes=5e8",), 5e8),
         (("demand.delta_share=0.5",), 4_022_468_096),
         (("demand.adapter_rank=16",), 2_064_384 * 16 * 2),
+        (("demand.adapter_rank=16", "demand.adapter_noise=true"), (2_064_384 * 16 + 2 * 36 * 2560) * 2),
         (
             ("demand.publish_every_steps=3", "demand.staleness_limit=8"),
             pytest.approx(0.008 * 3 ** (2 / 3) * 8_044_936_192),
@@ -60,6 +61,27 @@ def test_a_version_has_the_given_size() -> None:
     ):
         demand = scenario_of(shipped_demand(*settings), shipped_pool(), demand_source="", pool_source="").demand
         assert demand.update_bytes == size
+
+
+def test_a_worker_that_joins_receives_the_model_where_versions_are_not_whole() -> None:
+    for settings, size in (
+        (("demand.encoding=keyframe",), 0.0),
+        (("demand.encoding=delta",), 4_022_468_096 * 2),
+        (("demand.encoding=keyframe", "demand.adapter_rank=16"), 4_022_468_096 * 2),
+    ):
+        demand = demand_of(shipped_demand(*settings), models()["qwen3-4b"])
+        assert demand.join_bytes == size
+        assert demand.joining_s(125e6) == pytest.approx(size / 125e6)
+
+
+def test_adapters_without_noise_finish_beside_newer_ones() -> None:
+    for settings, swap in (
+        ((), "finish"),
+        (("adapter_rank=8",), "keep"),
+        (("adapter_rank=8", "adapter_noise=1"), "finish"),
+    ):
+        given = [f"demand.{one}" for one in ('at_version_swap="finish"', *settings)]
+        assert demand_of(shipped_demand(*given), models()["qwen3-4b"]).conduct.at_version_swap == swap
 
 
 def test_rows_too_small_for_the_model_are_counted() -> None:

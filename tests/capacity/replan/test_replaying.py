@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,13 @@ def test_starts_dollars_and_useful_time() -> None:
     assert done.usd == 2.0 * 1.0 + 2.0 * 2.0
     assert done.useful_s == 3000.0 + 3600.0 / 2.0  # both after they have started, then one of them
     assert [(one.at_s, one.worker_id, one.on) for one in done.switches] == [(0.0, "a", True), (0.0, "b", True)]
+
+
+def test_a_worker_that_joins_first_receives_the_base() -> None:
+    replay = Replay(SETTINGS, start_s=600.0, solve=all_on)
+    demand = replace(DEMAND, join_bytes=16e9)  # 160 s over the worker's downlink
+    done = replay.run(iter([(0.0, DemandSeen(demand)), (0.0, seen("a")), (0.0, seen("b"))]), 3600.0)
+    assert done.useful_s == 3600.0 - 760.0
 
 
 def test_events_after_the_end_are_left_out() -> None:

@@ -23,6 +23,7 @@ from tests.capacity.inputs.test_calibration import records
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 LIVE = LiveRun(
     "local",
     (
@@ -146,3 +147,8 @@ def test_calibration_needs_a_few_steps(
     monkeypatch.setattr(capacity_calibrate, "read_run", lambda folder: RunRecords({}, {}, (), (), {}, 0.0))
     with pytest.raises(RunFolderError, match="too few for a calibration"):
         call(capsys, "calibrate", str(tmp_path))
+
+
+def test_a_run_with_adapters_is_planned_with_versions_of_adapters() -> None:
+    demand = demand_file(DemandOptions(run=CONFIGS / "qwen3-8b-lora.toml"))[0].demand
+    assert (demand.model, demand.adapter_rank, demand.adapter_noise) == ("qwen3-8b", 16, False)
