@@ -65,7 +65,6 @@ RUN_BY = {
     "peer/donor/daemon.py": "tests/peer/test_service.py",
     "peer/engines/vllm/server/completions.py": "tests/peer/engines/vllm/test_conformance.py",
     "peer/engines/vllm/server/lifetime.py": "tests/peer/engines/vllm/test_engine.py",
-    "peer/engines/vllm/server/llm.py": "tests/peer/engines/vllm/test_conformance.py",
     "peer/engines/vllm/server/main.py": "tests/peer/engines/vllm/test_conformance.py",
     "peer/engines/vllm/server/sampling.py": "tests/peer/engines/vllm/test_conformance.py",
     "peer/engines/vllm/server/weights.py": "tests/peer/engines/vllm/test_conformance.py",
