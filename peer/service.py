@@ -120,6 +120,7 @@ class PeerProcess:
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
             on_give_up=self._cannot_store,
+            coordinator_host=lambda: self._session.search.current.rpartition(":")[0].strip("[]"),
             identity=place.identity,
         )
         self._session = self._make_session(place, random)

@@ -24,6 +24,7 @@ from typing import Any
 from bench.reach.hole_puncher import orders
 from peer.config import LinkConfig, PeerConfig
 from peer.connect.connectivity import Connectivity
+from peer.links.dial_policy import DialPolicy
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Link
 from peer.punching.component import PunchComponent
@@ -68,8 +69,13 @@ class Member:
             config, enrolment.credentials, enrolment.run_id, lambda _: "", traffic=LinkTraffic(config)
         )
         self.reached = AdvertisedReachability(self.session.send)
+        policy = DialPolicy(lambda: self.session.search.current.rpartition(":")[0])
+        options = self.door.options
         self._meeting = Connectivity(
-            [self.reached, PunchComponent(self.transport, self.reached, self.session.send, self.door.options, Random())]
+            [
+                self.reached,
+                PunchComponent(self.transport, self.reached, self.session.send, options, Random(), policy),
+            ]
         )
         self.welcomed = asyncio.Event()
         self.link = LinkEnd()

@@ -24,6 +24,11 @@ TOTALS = (
     ("rollcast_chunks_duplicate", "Chunks received by peers that already held them.", "chunks_duplicate"),
     ("rollcast_chunks_hedged", "Chunks requested from a second source because the first was late.", "chunks_hedged"),
     ("rollcast_chunks_rejected", "Chunks rejected because they did not match their signed hash.", "chunks_rejected"),
+    (
+        "rollcast_addresses_refused",
+        "Addresses that peers refused to dial because they lead into the peer's own network.",
+        "addresses_refused",
+    ),
     ("rollcast_reparentings", "Sources replaced in the middle of a broadcast.", "reparentings"),
 )
 

@@ -55,6 +55,7 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         receiving_stopped=beat.receiving_stopped,
         p2p=text(beat.p2p, _REASON_SHOWN_MAX),
         swap=_swap(beat.swap) if beat.HasField("swap") else None,
+        addresses_refused=counter(beat.addresses_refused),
         engine_devices=beat.engine_devices,
         engine_versions=beat.engine_versions,
     )

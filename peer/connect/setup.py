@@ -130,7 +130,9 @@ def _punching(context: ConnectivityContext, transport: PunchTransport) -> PunchC
     http = MemberHttp(context.place.identity, context.place.enrolment, http_url=context.http_url)
     # The address that a coordinator sees over loopback says nothing about this machine's router.
     is_here = is_loopback(urlsplit(context.http_url()).hostname or "")
-    return PunchComponent(transport, context.reachability, context.send, None if is_here else http.options, Random())
+    return PunchComponent(
+        transport, context.reachability, context.send, None if is_here else http.options, Random(), context.relay.policy
+    )
 
 
 def _checking(context: ConnectivityContext) -> ReachabilityCheck:
@@ -143,6 +145,7 @@ def _checking(context: ConnectivityContext) -> ReachabilityCheck:
         credentials=context.credentials,
         run_id=context.place.enrolment.run_id,
         random=Random(),
+        policy=context.relay.policy,
     )
 
 

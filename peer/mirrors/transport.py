@@ -72,6 +72,10 @@ class MirrorTransport:
         self._links.add(link)
         return link
 
+    def is_own(self, address: str) -> bool:
+        """Return whether this process's own configuration names a mirror or public weights at this address."""
+        return address in {neighbour.address for neighbour in own_mirrors(self._config)}
+
     async def close(self) -> None:
         """Close every link."""
         for link in list(self._links):
@@ -91,8 +95,7 @@ class MirrorTransport:
     def _local(self, address: str) -> ChunkSource:
         # A path may only come from this process's own configuration, never from a relay plan, which comes from the
         # network.
-        ours = {neighbour.address for neighbour in own_mirrors(self._config)}
-        if address not in ours or not is_public_weights(address):
+        if not self.is_own(address) or not is_public_weights(address):
             raise Unreachable(f"{shown(address)} is neither a mirror nor public weights of this peer")
         return PublicWeights(LocalFiles(), address)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from peer.links.dial_policy import DialPolicy
 from peer.punching.port import PunchPort
 from peer.punching.port_keeper import watch
 from peer.punching.transport import PunchTransport
@@ -34,6 +35,7 @@ class PunchComponent:
         send: queues a message in the session.
         options: returns the arguments of one aiohttp request to the coordinator as a member, by its path; None: the
             coordinator is on this machine and cannot see its outside address.
+        policy: decides to which addresses holes are punched.
     """
 
     kinds = frozenset({"punch"})
@@ -45,12 +47,14 @@ class PunchComponent:
         send: Callable[[pb.PeerMessage], None],
         options: Callable[[str], dict[str, Any]] | None,
         random: Random,
+        policy: DialPolicy,
     ) -> None:
         self._transport = transport
         self._reachability = reachability
         self._send = send
         self._options = options
         self._random = random
+        self._policy = policy
         self._session = asyncio.Event()
         self._watching: asyncio.Timeout | None = None
         self._address = self._problem = ""
@@ -96,8 +100,13 @@ class PunchComponent:
             self._watching.reschedule(asyncio.get_running_loop().time())
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """Pass the coordinator's order or refusal to the transport."""
-        self._transport.punch_received(message.punch)
+        """Pass the coordinator's order or refusal to the transport; an address that may not be dialled is refused."""
+        punch = message.punch
+        problem = self._policy.refusal(punch.address.rpartition(":")[0].strip("[]")) if punch.address else ""
+        if problem:
+            self._policy.reject(punch.address, problem)
+            punch = pb.Punch(peer_id=punch.peer_id, refused=problem)
+        self._transport.punch_received(punch)
 
     @property
     def _wanted(self) -> bool:

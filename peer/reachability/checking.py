@@ -12,6 +12,7 @@ from random import Random
 
 import structlog
 
+from peer.links.dial_policy import DialPolicy
 from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.nat_kind import Seen
 from peer.reachability.summary import ReachabilitySummary
@@ -43,6 +44,7 @@ class ReachabilityCheck:
     Args:
         probe: returns how a port of this machine is seen from outside; raises RollcastError if the check fails.
         local_address: returns this machine's address on the way to the internet; empty: there is no route.
+        policy: decides which addresses are dialled back.
     """
 
     kinds = frozenset({"dial_back", "dial_verdict"})
@@ -57,12 +59,14 @@ class ReachabilityCheck:
         credentials: Callable[[], TlsCredentials],
         run_id: RunId,
         random: Random,
+        policy: DialPolicy,
         local_address: Callable[[], str] | None = None,
     ) -> None:
         self._probe = probe
         self._summary, self._reachability, self._send = summary, reachability, send
         self._credentials, self._run_id = credentials, run_id
         self._random = random
+        self._policy = policy
         self._local_address = local_address or address_on_the_way_out
         self._session = asyncio.Event()
         self._check_again = asyncio.Event()
@@ -175,6 +179,7 @@ class ReachabilityCheck:
     async def _dial(self, order: pb.DialBack) -> None:
         problem = ""
         try:
+            await self._policy.allowed(PeerId(order.peer_id), order.address)
             await probe_link(
                 PeerId(order.peer_id),
                 order.address,

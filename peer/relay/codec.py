@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from peer.links.neighbours import EncodingKey, Neighbour
+from peer.links.neighbours import MIRROR_ROLE, EncodingKey, Neighbour
 from peer.relay.core.actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
 from peer.relay.core.events import (
     CancelReceived,
@@ -21,6 +21,8 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import EncodingId, PeerId, PlanId, StripeId, Version
 from rollcast.wire.limits import STRIPES_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
+
+_PLAN_ROLES = frozenset({"peer", "origin", MIRROR_ROLE})  # files of this disk are named by its own configuration alone
 
 Message = SendWant | SendRequest | SendHave | SendCredit | SendCancel
 
@@ -94,6 +96,8 @@ def key_of(message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.
 
 
 def _neighbour(neighbour: pb.PlanNeighbour) -> Neighbour:
+    if neighbour.role not in _PLAN_ROLES:
+        raise MalformedMessage(f"a relay plan with a neighbour of role {neighbour.role[:32]!r}")
     peer_id = PeerId(neighbour.peer_id)
     return Neighbour(peer_id, neighbour.role, neighbour.address, neighbour.we_dial, neighbour.lan)
 

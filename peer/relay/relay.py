@@ -11,6 +11,7 @@ from typing import assert_never
 import structlog
 
 from peer.config import PeerConfig
+from peer.links.dial_policy import DialPolicy
 from peer.links.gate import BANNED, NetworkGate, refusal
 from peer.links.neighbours import EncodingKey, Neighbour
 from peer.links.traffic import LinkTraffic
@@ -73,6 +74,8 @@ class Relay:
             store holds already.
         on_accuse: called on the event loop with the report on a peer that sent wrong bytes, for the coordinator.
         on_give_up: called on the event loop once nothing can be stored.
+        coordinator_host: returns the host of the coordinator's address that is in use, on which it depends which
+            addresses are dialled.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Relay:
         on_complete: OnComplete,
         on_accuse: OnAccuse,
         on_give_up: OnGiveUp,
+        coordinator_host: Callable[[], str],
         identity: Identity | None = None,
     ) -> None:
         self.role = role = config.role
@@ -107,8 +111,11 @@ class Relay:
             mirror_folder=mirror_folder_of(config.mirror, store),
         )
         self.traffic = LinkTraffic(config.link)
+        self.policy = DialPolicy(coordinator_host, networks=config.link.dial_networks)
         mirrors = MirrorTransport(config.mirror, self._versions.known, self.traffic)
-        self.transports = transports_of(config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity)
+        self.transports = transports_of(
+            config.link, credentials, run_id, self.admit, mirrors, self.traffic, identity, self.policy
+        )
         self._links: dict[LinkId, RelayLink] = {}
         self._background = Background("relay task failed")
         self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._background.spawn)
@@ -171,6 +178,7 @@ class Relay:
 
     def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
         """Set the peers to dial where the plan's neighbours and fallbacks do not help, the likeliest first."""
+        self.policy.know_near("found", (holder.peer_id for holder in holders if holder.lan))
         self._handle(HoldersKnown(holders))
 
     def renew(self, credentials: TlsCredentials) -> None:
@@ -206,6 +214,7 @@ class Relay:
         links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
         now = asyncio.get_running_loop().time()
         stats = stats_of(self._core.state, links, self.traffic, self._chunk_bytes_sent, now)
+        stats.report.addresses_refused = self.policy.refused
         stats.report.uplink_probe_id = self._prober.last_id
         stats.report.p2p = self.transports.p2p.state if self.transports.p2p is not None else ""
         stats.report.delta_bytes_saved = self._versions.delta_bytes_saved
@@ -288,7 +297,7 @@ class Relay:
             self._handle(DialFailed(neighbour.peer_id, closed, random.random()))
             return
         try:
-            link = await self.transports.dial(neighbour.peer_id, neighbour.address)
+            link = await self.transports.dial(neighbour.peer_id, neighbour.address, neighbour.role)
         except RollcastError as error:
             log.info("dial failed", peer=neighbour.peer_id, address=shown(neighbour.address), reason=error.what)
             self._handle(DialFailed(neighbour.peer_id, error.what, random.random()))

@@ -10,9 +10,10 @@ import structlog
 
 from peer.config import LinkConfig
 from peer.links.addresses import P2pAddress
+from peer.links.dial_policy import DialPolicy
 from peer.links.direct import DirectTransport
 from peer.links.gate import NetworkGate
-from peer.links.neighbours import Neighbour
+from peer.links.neighbours import MIRROR_ROLES, Neighbour
 from peer.links.paths import Kind, Paths, addresses_in, kind_of, kind_of_link
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Admission, ChunkTransport, Link, LinkHandler
@@ -42,6 +43,7 @@ class Transports:
         mirrors: dials mirrors and public weights.
         p2p: accepts links, and dials addresses of libp2p hosts; None: this process runs no libp2p.
         punched: opens links through the NATs of both ends by dialling at the same time; None: this process does not.
+        policy: decides which addresses are dialled at all.
     """
 
     def __init__(
@@ -50,7 +52,10 @@ class Transports:
         mirrors: MirrorTransport,
         p2p: P2pTransport | None = None,
         punched: PunchTransport | None = None,
+        *,
+        policy: DialPolicy,
     ) -> None:
+        self.policy = policy
         self._direct = direct
         self._mirrors = mirrors
         self.p2p = p2p
@@ -78,8 +83,15 @@ class Transports:
         log.info("libp2p listens", address=p2p_address)
         return f"{address} {_seen_as(address, p2p_address)}" if address else ""
 
-    async def dial(self, peer_id: PeerId, address: str) -> Link:
-        """See ChunkTransport. Several addresses are separated by spaces; the first that answers is used."""
+    async def dial(self, peer_id: PeerId, address: str, role: str = "peer") -> Link:
+        """See ChunkTransport. Several addresses are separated by spaces; the first that answers is used.
+
+        Only a neighbour whose role is that of a mirror is dialled as one, whatever its address looks like.
+        """
+        if role in MIRROR_ROLES:
+            if not self._mirrors.is_own(address):
+                await self.policy.allow_mirror(address)
+            return await self._mirrors.dial(peer_id, address)
         now = asyncio.get_running_loop().time()
         return await self.dial_first(peer_id, self.paths.order(peer_id, addresses_in(address), now))
 
@@ -100,7 +112,7 @@ class Transports:
         loop = asyncio.get_running_loop()
         for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
             try:
-                link = await self._dial_in_time(peer_id, address, last=not left)
+                link = await self._dial_allowed(peer_id, address, last=not left)
             except RollcastError as error:
                 self.paths.failed(peer_id, address, loop.time())
                 problem = error
@@ -108,6 +120,16 @@ class Transports:
                 self.paths.opened(peer_id, address)
                 return link
         raise problem
+
+    async def _dial_allowed(self, peer_id: PeerId, address: str, *, last: bool) -> Link:
+        """Dial an address as far as the policy allows; of a name, each of its IP addresses."""
+        allowed = await self.policy.allowed(peer_id, address)
+        for one in allowed[:-1]:
+            try:
+                return await self._dial_in_time(peer_id, one, last=False)
+            except RollcastError as error:
+                log.debug("dial failed", peer=peer_id, address=one, reason=error.what)
+        return await self._dial_in_time(peer_id, allowed[-1], last=last)
 
     async def _dial_in_time(self, peer_id: PeerId, address: str, *, last: bool) -> Link:
         kind = kind_of(address)
@@ -119,7 +141,7 @@ class Transports:
     async def _dial(self, peer_id: PeerId, address: str, kind: Kind) -> Link:
         match kind:
             case "mirror":
-                return await self._mirrors.dial(peer_id, address)
+                raise Unreachable(f"{address[:200]!r} is not the address of a peer")
             case "lan" | "direct":
                 return await self._direct.dial(peer_id, address)
             case "punched":
@@ -143,6 +165,8 @@ class Transports:
 
     def expect(self, neighbours: Iterable[Neighbour]) -> None:
         """Replace the peers that the coordinator names as members."""
+        neighbours = tuple(neighbours)
+        self.policy.know_near("plan", (neighbour.peer_id for neighbour in neighbours if neighbour.lan))
         if self.p2p is not None:
             self.p2p.expect(neighbour.peer_id for neighbour in neighbours)
 
@@ -196,6 +220,7 @@ def transports_of(
     mirrors: MirrorTransport,
     traffic: LinkTraffic,
     identity: Identity | None,
+    policy: DialPolicy,
 ) -> Transports:
     """Make the transports of one process from its configuration. Call it inside a running event loop.
 
@@ -208,7 +233,7 @@ def transports_of(
     direct = DirectTransport(config, credentials, run_id, admit, traffic=traffic)
     punched = PunchTransport(config, credentials, run_id, admit, traffic=traffic) if config.punch else None
     if not config.p2p or identity is None:
-        return Transports(direct, mirrors, punched=punched)
+        return Transports(direct, mirrors, punched=punched, policy=policy)
     p2p = P2pTransport(
         identity,
         credentials,
@@ -220,4 +245,4 @@ def transports_of(
         caps=circuit_caps(config),
         dht=config.dht,
     )
-    return Transports(direct, mirrors, p2p, punched)
+    return Transports(direct, mirrors, p2p, punched, policy=policy)

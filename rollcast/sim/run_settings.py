@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.versions import RUN_ID
 from rollcast.wire.rollouts import Sampling
@@ -43,6 +44,7 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
         partial_tokens_max=settings.partial_tokens_max,
         evaluation_share=settings.evaluation_share,
         demotion_s=settings.demotion_s,
+        dial_backs=DialBackSettings(enabled=False),  # the network is simulated: there is nothing to dial
         quarantine_chunks=settings.quarantine_chunks,
         quarantine_accusers=settings.quarantine_accusers,
         heartbeat_timeout_s=settings.heartbeat_timeout_s,

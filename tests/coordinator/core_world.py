@@ -21,6 +21,7 @@ from coordinator.core.events.events import (
     VersionHeld,
     WorkRequested,
 )
+from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.wire.ids import Epoch, PeerId, RunId, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot
 
@@ -41,6 +42,7 @@ def settings(**changes: Any) -> CoreSettings:
         "sampling": SAMPLING,
         "vocabulary_size": 32,
         "validate_every_event": True,
+        "dial_backs": DialBackSettings(enabled=False),
     }
     return CoreSettings(**(values | changes))
 
@@ -53,6 +55,7 @@ def joined(name: str, *, role: str = "peer", address: str | None = None, concurr
         address=f"{name}:1" if address is None else address,
         concurrent_rollouts=0 if role == "origin" else concurrent,
         hardware="cpu",
+        host=name,  # the address above is its own
     )
 
 

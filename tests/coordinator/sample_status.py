@@ -255,6 +255,7 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
             "chunks_hedged": 31,
             "chunks_rejected": 0,
             "reparentings": 9,
+            "addresses_refused": 2,
         },
         "reach": {
             "members": {"dialable": 5, "hole-punchable": 3, "only outwards": 1},

@@ -12,7 +12,8 @@ from rollcast.wire.reach_words import PUNCH
 
 _NO_PEERS: frozenset[PeerId] = frozenset()
 
-_Key = tuple[PeerId, bool, bool, bool]  # the other end, whether this one dials, in one local network, through a hole
+# The other end; whether this one dials, may be told its address, is in its local network, and punches a hole.
+_Key = tuple[PeerId, bool, bool, bool, bool]
 
 
 class _Edges:
@@ -105,11 +106,13 @@ class AssignmentMaker:
 
     def _named(self, node: RelayNode, other: RelayNode, *, dials: bool) -> Neighbour:
         lan = node.site != "" and node.site == other.site
-        punch = not (node.address or other.address) and node.reaches(other)  # or in the local network
-        key = (other.peer_id, dials, lan, punch)
+        named = node.can_dial(other)
+        punch = not (named or other.can_dial(node)) and node.reaches(other)  # or in the local network
+        key = (other.peer_id, dials, named, lan, punch)
         known = self._known.get(key)
         if known is None:
-            known, address = self._before.get(key), _address(other, dials=dials, lan=lan, punch=punch)
+            direct = other.address if named else ""
+            known, address = self._before.get(key), _address(other, direct, dials=dials, lan=lan, punch=punch)
             if known is None or known.address != address or known.role != other.role:
                 known = Neighbour(other.peer_id, other.role, address, dials, lan)
             self._known[key] = known
@@ -120,7 +123,7 @@ class AssignmentMaker:
     ) -> tuple[Neighbour, ...]:
         """Return a member's fallback sources: its parents' parents, as they hold chunks sooner, the origin, mirrors."""
         root, own_id = plan.root, node.peer_id
-        with_root = root not in links and (bool(by_id[root].address) or _by_other_means(node, by_id[root]))
+        with_root = root not in links and _can_ask(node, by_id[root])
         usable: list[PeerId] = []
         for stripe in plan.stripes:
             if len(usable) >= self._fallbacks_max - with_root:
@@ -129,7 +132,7 @@ class AssignmentMaker:
             one = stripe.parents.get(parent, root)
             if one not in links and one != root and one != own_id and one not in usable:
                 other = by_id[one]
-                if other.may_relay and (other.address or _by_other_means(node, other)):
+                if other.may_relay and _can_ask(node, other):
                     usable.append(one)
         if with_root and self._fallbacks_max:
             usable.append(root)
@@ -143,20 +146,25 @@ def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool)
     Of two members that are each other's parent, the one with the larger id dials. Where neither has an address, the one
     with the larger id asks for the hole punch, or dials through the relay.
     """
-    if not other.address or not node.address:
-        return bool(other.address) or (not node.address and node.peer_id > other.peer_id)
+    dialable, dials_back = node.can_dial(other), other.can_dial(node)
+    if not dialable or not dials_back:
+        return dialable or (not dials_back and node.peer_id > other.peer_id)
     if is_above and is_below:
         return node.peer_id > other.peer_id
     return is_above
 
 
-def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
-    """Whether two members that cannot be dialled can reach each other."""
-    return not node.address and (node.reaches(other) or node.is_relayed_to(other))
+def _can_ask(node: RelayNode, other: RelayNode) -> bool:
+    """Whether a member can open a link to another one itself."""
+    if other.peer_id in node.given_up:
+        return False
+    return node.can_dial(other) or (not other.can_dial(node) and (node.reaches(other) or node.is_relayed_to(other)))
 
 
-def _address(other: RelayNode, *, dials: bool, lan: bool, punch: bool) -> str:
+def _address(other: RelayNode, direct: str, *, dials: bool, lan: bool, punch: bool) -> str:
     """Return the addresses at which to dial a member, separated by spaces, the best one first.
+
+    ``direct`` are those of its addresses that the dialling member may be told.
 
     Relays come last, because every byte passes them twice. The result is empty if the other member dials, unless the
     link may need a hole punch, for which both ends dial. Only members of its site receive a member's address in the
@@ -164,7 +172,7 @@ def _address(other: RelayNode, *, dials: bool, lan: bool, punch: bool) -> str:
     """
     if not dials:
         return PUNCH if punch else ""
-    ways = other.address or " ".join([PUNCH, *other.circuits] if punch else other.circuits)
+    ways = direct or " ".join([PUNCH, *other.circuits] if punch else other.circuits)
     if not lan or not other.local_address or other.local_address in ways.split(" "):
         return ways
     return f"{other.local_address} {ways}".rstrip()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.core.reach.holes import can_punch
+from rollcast.wire.address_scope import Scope, may_be_named
 from rollcast.wire.ids import PeerId, StripeId
 
 Parents = Mapping[PeerId, PeerId]  # child -> parent; the root has none
@@ -31,6 +32,9 @@ class RelayNode:
         avoid: members to which neither a hole punch nor the local network led lately.
         circuits: its addresses through relays of libp2p.
         local_address: address that others of its site dial; empty if there is none.
+        scope: how far its address leads: one in a private network means nothing, or another machine, elsewhere.
+        home: scope of its own connection to the coordinator.
+        given_up: members with which it has no link, because one end rejected a chunk of the other.
     """
 
     peer_id: PeerId
@@ -48,6 +52,9 @@ class RelayNode:
     avoid: frozenset[PeerId] = frozenset()
     circuits: tuple[str, ...] = ()
     local_address: str = ""
+    scope: Scope = Scope.PUBLIC
+    home: Scope = Scope.PUBLIC
+    given_up: frozenset[PeerId] = frozenset()
 
     @property
     def lan(self) -> str:
@@ -56,11 +63,17 @@ class RelayNode:
 
     def reaches(self, other: RelayNode) -> bool:
         """Whether there can be a direct link between the two, whichever end dials."""
-        if self.address or other.address:
+        if other.peer_id in self.given_up:
+            return False
+        if self.can_dial(other) or other.can_dial(self):
             return True
         if not can_punch(self.hole, other.hole) and not self.shares_lan_with(other):
             return False
         return other.peer_id not in self.avoid
+
+    def can_dial(self, other: RelayNode) -> bool:
+        """Whether this member may be told the other's address."""
+        return other.address != "" and may_be_named(other.scope, self.home)
 
     def shares_lan_with(self, other: RelayNode) -> bool:
         """Whether each of the two has an address that leads to it within the site of both."""
@@ -68,7 +81,7 @@ class RelayNode:
 
     def is_relayed_to(self, other: RelayNode) -> bool:
         """Whether a link through a libp2p relay is possible: a last resort, as every byte crosses the relay twice."""
-        return bool(self.circuits and other.circuits)
+        return bool(self.circuits and other.circuits) and other.peer_id not in self.given_up
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
 from coordinator.core.broadcast.tree_groups import Groups, in_one_lan, make_groups
 from coordinator.core.reach.holes import ENOUGH, UNRESTRICTED, can_punch
+from rollcast.wire.address_scope import may_be_named
 from rollcast.wire.ids import PeerId, StripeId
 
 _DETOUR_HOPS = 2  # a nearby parent may be this many hops deeper than the shallowest one
@@ -35,6 +36,8 @@ class _Members:
     holes: list[int] = field(default_factory=list)
     avoid: dict[int, frozenset[PeerId]] = field(default_factory=dict)  # members to which a link failed lately, by index
     lans: list[str] = field(default_factory=list)
+    nodes: Sequence[RelayNode] = ()
+    picky: frozenset[int] = frozenset()  # members that some others cannot have as parents although these have room
 
 
 def plan_trees(
@@ -64,6 +67,8 @@ def plan_trees(
         holes=[node.hole for node in all_nodes],
         avoid={index: node.avoid for index, node in enumerate(all_nodes) if node.avoid},
         lans=[node.lan for node in all_nodes],
+        nodes=all_nodes,
+        picky=_picky(all_nodes),
     )
     capacities = [[0.0] * len(all_nodes) for _ in range(stripes)]
     for peer_id, stripe in groups.stripe_of.items():
@@ -75,6 +80,14 @@ def plan_trees(
         parents = _Tree(members, capacities[stripe]).grow(old)
         planned.append(Stripe(StripeId(stripe + 1), parents, 1 / stripes))
     return Plan(root.peer_id, "trees", tuple(planned), groups.bytes_per_second, planned[0].parents), groups
+
+
+def _picky(nodes: Sequence[RelayNode]) -> frozenset[int]:
+    """Return the indices of members that gave up a link, or cannot be told the addresses of some others."""
+    narrowest, widest = min(node.scope for node in nodes), max(node.home for node in nodes)
+    if not may_be_named(narrowest, widest):
+        return frozenset(range(len(nodes)))
+    return frozenset(index for index, node in enumerate(nodes) if node.given_up)
 
 
 class _Tree:
@@ -130,6 +143,8 @@ class _Tree:
         members = self.members
         if self.capacities[parent] <= 0:
             return False
+        if members.picky:
+            return members.nodes[child].reaches(members.nodes[parent])
         if members.dialable[child] or members.dialable[parent]:
             return True
         lan = members.lans[child]
@@ -233,11 +248,12 @@ class _Tree:
         cost = self.members.costs[child] - _ROUNDING
         passed: list[Place] = []
         found: Place | None = None
-        avoids = child in self.members.avoid
+        avoids, picky = child in self.members.avoid, child in self.members.picky
         while places:
             place = places[0]
             here = self.depths[place[2]] == place[0]
-            if here and self.spare[place[2]] >= cost and not (avoids and self._avoids(child, place[2])):
+            refused = (avoids and self._avoids(child, place[2])) or (picky and not self._possible(child, place[2]))
+            if here and self.spare[place[2]] >= cost and not refused:
                 found = place
                 break
             heappop(places)

@@ -9,6 +9,7 @@ from coordinator.core.broadcast.probing import Probing
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action
 from coordinator.core.members.membership import Member
+from rollcast.wire.address_scope import scope_of
 from rollcast.wire.ids import PeerId
 
 REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
@@ -103,6 +104,8 @@ class Broadcasts:
             avoid=self._state.reach.failures.of(member.peer_id),
             circuits=reach.circuits,
             local_address=reach.local_address,
+            scope=reach.scope,
+            home=scope_of(reach.host),
         )
 
     # ---------------------------------------------------------------- probes

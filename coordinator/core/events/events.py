@@ -123,6 +123,7 @@ class PeerFacts(msgspec.Struct, frozen=True):
     receiving_stopped: bool = False  # its owner's limits let no chunks arrive at the moment
     p2p: str = ""  # state of its libp2p host: running, or why it does not run; empty: not wanted
     swap: SwapFacts | None = None  # None: none yet
+    addresses_refused: int = 0  # named to it by others, and not dialled
     engine_devices: int = 0  # that its engine divides the model among; 0: not known
     engine_versions: int = 0  # whose weights they have room for; 0: not known
 

@@ -69,6 +69,7 @@ class TrafficTotals:
     hedged: int = 0  # chunks requested from a second source
     reparentings: int = 0
     delta_bytes_saved: int = 0
+    addresses_refused: int = 0  # that peers would not dial
 
 
 class ChunkTraffic:
@@ -83,6 +84,7 @@ class ChunkTraffic:
         counted = (
             *(facts.chunk_bytes_from_origin, facts.chunk_bytes_from_peers, facts.chunks_rejected),
             *(facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved),
+            facts.addresses_refused,
         )
         before = self._last.get(peer_id)
         if counted == before:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from coordinator.core.events.reach_events import ReachabilityTold, SeenAt
+from coordinator.core.reach.credible import credible_addresses, plain_host, scope_in
 from coordinator.core.reach.failed_pairs import FailedPairs
 from coordinator.core.reach.holes import RESTRICTED, hole_class
+from rollcast.wire.address_scope import Scope
 from rollcast.wire.ids import PeerId
 
 _REMEMBERED_MOST = 4096  # identities that left
@@ -20,6 +21,7 @@ class Reach:
 
     Args:
         host: IP address from which its session comes; empty if not known.
+        is_origin: whether it is the origin, whose addresses the operator vouches for.
         watches_from: IP address from which it watches how it is seen; empty if it does not.
         joined_address: address that it advertised when it joined.
         advertise: address that it has advertised since, in place of that; empty if none.
@@ -31,6 +33,7 @@ class Reach:
     """
 
     host: str = ""
+    is_origin: bool = False
     watches_from: str = ""
     joined_address: str = ""
     advertise: str = ""
@@ -44,6 +47,10 @@ class Reach:
     relay_address: str = ""
     local_address: str = ""
     checked: str = ""  # how many peers reached its address, for people; empty if none dialled it
+    checked_address: str = ""  # host:port that was dialled last
+    credible: str = ""  # of the advertised addresses, separated by spaces
+    scope: Scope = Scope.PUBLIC  # how far the narrowest of these leads
+    refused: tuple[str, ...] = ()  # advertised addresses that are not passed on
     doubt: str = ""  # why a part of its report is not believed; empty if all is
 
     @property
@@ -53,8 +60,22 @@ class Reach:
 
     @property
     def address(self) -> str:
-        """The advertised address; empty if it was found to be wrong."""
-        return "" if self.dialable is False else self.advertised
+        """The addresses at which others may be told to dial the peer, separated by spaces; empty if there is none.
+
+        These are the advertised ones that are the peer's own: at a host from which the coordinator sees it, or where a
+        dial-back found it. Others may be a third party's.
+        """
+        return "" if self.dialable is False else self.credible
+
+    def judge(self, addresses: str) -> tuple[str, tuple[str, ...]]:
+        """Split addresses that the peer states into those that are credibly its own, and others."""
+        hosts = None if self.is_origin else {self.host, self.watches_from} - {""}
+        return credible_addresses(addresses, hosts, self.checked_address if self.dialable else "")
+
+    def settle(self) -> None:
+        """Decide again which of the advertised addresses are credible."""
+        self.credible, self.refused = self.judge(self.advertised)
+        self.scope = min(map(scope_in, self.credible.split()), default=Scope.PUBLIC)
 
     @property
     def hole(self) -> int:
@@ -114,7 +135,7 @@ class ReachBook:
         """Return what is known of a peer; empty for an unknown one. Only ``reported`` and ``found`` may change it."""
         return self._present.get(peer_id) or self._absent.get(peer_id, _NOTHING)
 
-    def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
+    def joined(self, peer_id: PeerId, host: str, address: str, *, is_origin: bool = False) -> Reach:
         """Note that a session was opened from this host.
 
         What was known is kept for plans if the host is the same, until the member's next report. A restarted process
@@ -123,6 +144,8 @@ class ReachBook:
         reach = self._absent.pop(peer_id, None) or self._present.get(peer_id)
         if reach is None or reach.host != host or reach.joined_address != address:
             reach = Reach(host, joined_address=address)
+        reach.is_origin = is_origin
+        reach.settle()
         reach.reported = False
         self._present[peer_id] = reach
         return reach
@@ -154,18 +177,24 @@ class ReachBook:
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
         reach.local_address = event.local_address
         reach.nat_reported = reach.nat_reported or event.nat != ""
+        reach.settle()
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
         return news
 
     def seen(self, event: SeenAt) -> None:
         """Note an address from which a member was seen."""
-        self._present[event.peer_id].watches_from = plain_host(event.host)
+        reach = self._present[event.peer_id]
+        before, reach.watches_from = reach.for_planning, plain_host(event.host)
+        reach.settle()
+        self._changed |= reach.for_planning != before
 
-    def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
-        """Note the outcome of dialling the address that a member advertises; ``checked``: the outcome, for people."""
+    def found(self, peer_id: PeerId, *, dialable: bool | None, address: str = "", checked: str = "") -> None:
+        """Note the outcome of dialling an address that a member advertises; ``checked``: the outcome, for people."""
         reach = self._present[peer_id]
         before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
+        reach.checked_address = address
+        reach.settle()
         self._changed |= reach.for_planning != before
 
     def mark_changed(self) -> None:
@@ -185,12 +214,3 @@ class ReachBook:
 def host_part(address: str) -> str:
     """Return the host of host:port."""
     return address.rpartition(":")[0].strip("[]")
-
-
-def plain_host(host: str) -> str:
-    """Return an IP address in the form to compare: an IPv6-mapped IPv4 address as IPv4; anything else unchanged."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    return str(getattr(address, "ipv4_mapped", None) or address)

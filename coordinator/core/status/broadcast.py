@@ -84,6 +84,7 @@ class BroadcastTotals:
     chunks_hedged: int
     chunks_rejected: int
     reparentings: int
+    addresses_refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,7 @@ def _totals(state: CoreState) -> BroadcastTotals:
         chunks_hedged=totals.hedged,
         chunks_rejected=totals.rejected,
         reparentings=totals.reparentings,
+        addresses_refused=totals.addresses_refused,
     )
 
 

@@ -86,7 +86,9 @@ class DialBacks(ReachComponent):
         self.left(member.peer_id, now)
         if self._settings.enabled:
             self._helpers[member.peer_id] = None
-            self._schedule(member.peer_id, now + FIRST_AFTER_S)
+            # An address that only a dial-back makes credible is in no plan before it.
+            waits = bool(self._state.reach.of(member.peer_id).refused)
+            self._schedule(member.peer_id, now if waits else now + FIRST_AFTER_S)
         return []
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
@@ -185,7 +187,8 @@ class DialBacks(ReachComponent):
         """Settle a check that cannot be carried out: the verdict stays as it was, with the reason."""
         self._at(peer_id, target, now + DIALABLE_AGAIN_S)
         dialable = self._state.reach.of(peer_id).dialable
-        self._state.reach.found(peer_id, dialable=dialable, checked=f"not checked: {problem}")
+        address = self._state.reach.of(peer_id).checked_address
+        self._state.reach.found(peer_id, dialable=dialable, address=address, checked=f"not checked: {problem}")
         verdict = pb.DialVerdict(address=target.address, dialable=dialable is not False, problem=problem)
         return [_verdict(peer_id, verdict)]
 
@@ -244,7 +247,7 @@ class DialBacks(ReachComponent):
         checked = f"{reached} of {asked} got through to {check.address}{why}"
         # Without the origin no peer receives anything, so peers that might reach it keep trying.
         in_plans = None if member is not None and member.role == "origin" and not dialable else dialable
-        self._state.reach.found(check.peer_id, dialable=in_plans, checked=checked)
+        self._state.reach.found(check.peer_id, dialable=in_plans, address=check.address, checked=checked)
         if dialable:
             self.figures.dialable += 1
         else:

@@ -28,6 +28,7 @@ class Rendezvous(ReachComponent):
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._records: dict[PeerId, pb.Signed] = {}
+        self._addresses: dict[PeerId, tuple[str, ...]] = {}  # in each of these records
         self._turns: list[PeerId] = []  # order in which records are sent; members without one lose their turn
         self._has_turn: set[PeerId] = set()
         self._next = 0
@@ -49,13 +50,14 @@ class Rendezvous(ReachComponent):
         """Keep a member's newest record; one without addresses is of no use to others."""
         assert isinstance(event, RecordGiven)
         signed = pb.Signed.FromString(event.signed)
-        if not pb.PeerRecord.FromString(signed.payload).addresses:
+        addresses = tuple(pb.PeerRecord.FromString(signed.payload).addresses)
+        if not addresses:
             self._discard(event.peer_id)
             return []
         if event.peer_id not in self._has_turn:
             self._has_turn.add(event.peer_id)
             self._turns.append(event.peer_id)
-        self._records[event.peer_id] = signed
+        self._records[event.peer_id], self._addresses[event.peer_id] = signed, addresses
         self._state.reach.records = len(self._records)
         return []
 
@@ -75,6 +77,7 @@ class Rendezvous(ReachComponent):
 
     def _discard(self, peer_id: PeerId) -> None:
         self._records.pop(peer_id, None)
+        self._addresses.pop(peer_id, None)
         self._state.reach.records = len(self._records)
 
     def _schedule(self, peer_id: PeerId, due: float) -> None:
@@ -82,7 +85,10 @@ class Rendezvous(ReachComponent):
         heapq.heappush(self._due, (due, peer_id))
 
     def _sample(self, receiver: PeerId) -> list[pb.Signed]:
-        """Return records for a member: the origin's, since versions begin there, and others in turn, equally often."""
+        """Return records for a member: the origin's, since versions begin there, and others in turn, equally often.
+
+        A record with an address that may be a third party's is not sent.
+        """
         members = self._state.members
         origin = members.origin
         chosen = [origin.peer_id] if origin is not None and origin.peer_id in self._records else []
@@ -90,9 +96,16 @@ class Rendezvous(ReachComponent):
             if len(chosen) >= SAMPLE:
                 break
             peer_id = self._take_turn()
-            if peer_id is not None and peer_id not in chosen and not members.reputation(peer_id).kept_out:
+            if peer_id is not None and peer_id not in chosen and self._may_be_sent(peer_id):
                 chosen.append(peer_id)
         return [self._records[peer_id] for peer_id in chosen[:SAMPLE] if peer_id != receiver]
+
+    def _may_be_sent(self, peer_id: PeerId) -> bool:
+        """Whether a member's record names no address that might be a third party's."""
+        if self._state.members.reputation(peer_id).kept_out:
+            return False
+        reach, addresses = self._state.reach.of(peer_id), self._addresses[peer_id]
+        return not reach.judge(" ".join(one for one in addresses if one not in reach.circuits))[1]
 
     def _take_turn(self) -> PeerId | None:
         """Return the member whose record is next; None if it has no record any more, and loses its turn."""

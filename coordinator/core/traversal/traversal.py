@@ -10,6 +10,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note
 from coordinator.core.events.reach_events import ReachabilityTold, ReachEvent, SeenAt
 from coordinator.core.members.membership import Member
+from coordinator.core.reach.address_book import Reach
 from coordinator.core.traversal.bans import Banned
 from coordinator.core.traversal.circuits import Circuits
 from coordinator.core.traversal.component import ReachComponent
@@ -40,8 +41,10 @@ class Traversal:
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Prepare for a member that opened a session; called before it is planned with."""
-        self._state.reach.joined(member.peer_id, member.host, member.address)
-        return [action for component in self._components for action in component.joined(member, now)]
+        origin = member.role == "origin"
+        reach = self._state.reach.joined(member.peer_id, member.host, member.address, is_origin=origin)
+        actions = [action for component in self._components for action in component.joined(member, now)]
+        return actions + _note_refused(member.peer_id, reach, ())
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """End what was in progress with a member whose session ended."""
@@ -75,16 +78,28 @@ class Traversal:
 
     def _reported(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
         event = replace(event, circuits=self._circuits.credible(event.peer_id, event.circuits))
-        doubt = self._state.reach.reported(event)
+        reach = self._state.reach.of(event.peer_id)
+        refused_before, doubt = reach.refused, self._state.reach.reported(event)
         if self._state.reach.take_changed():
             if self._changes.take(event.peer_id, now):
                 self._state.reach.mark_changed()
             else:
                 self._later_at = min(self._later_at, now + _CHANGES_EVERY_S)
-        actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
+        actions = _note_refused(event.peer_id, reach, refused_before)
+        actions += [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
         return actions + [action for component in self._components for action in component.reported(member, now)]
 
     def _replanned(self, now: float) -> list[Action]:
         if self._state.reach.take_changed():
             self._broadcasts.reachability_changed(now)
         return []
+
+
+def _note_refused(peer_id: PeerId, reach: Reach, before: tuple[str, ...]) -> list[Action]:
+    """Record the advertised addresses that are passed on to no other member, if that is news."""
+    if not reach.refused or reach.refused == before:
+        return []
+    seen = f"its session comes from {reach.host or 'an unknown host'}"
+    return [
+        Note("address_refused", peer_id, f"{', '.join(reach.refused)}: {seen}, and no dial-back has found it there")
+    ]

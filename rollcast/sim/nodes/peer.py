@@ -172,7 +172,8 @@ class PeerNode(Process):
         address = f"{self.name}:1" if self.line.dialable else ""
         slots = self._concurrent_rollouts
         held = () if self.worker is None else tuple(self.worker.held_leases)
-        return ev.PeerJoined(self.peer_id, "peer", self.name, address, slots, "simulated", held_leases=held)
+        named = (self.peer_id, "peer", self.name, address, slots, "simulated")
+        return ev.PeerJoined(*named, held_leases=held, host=self.name)
 
     def _received(self, kind: str, content: Any) -> None:
         match kind:

@@ -326,7 +326,7 @@ class LinkReport(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ..., lan: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p", "swap", "engine_devices", "engine_versions")
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p", "swap", "engine_devices", "engine_versions", "addresses_refused")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +359,7 @@ class Heartbeat(_message.Message):
     SWAP_FIELD_NUMBER: _ClassVar[int]
     ENGINE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_REFUSED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     reason: str
@@ -391,7 +392,8 @@ class Heartbeat(_message.Message):
     swap: SwapReport
     engine_devices: int
     engine_versions: int
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ..., swap: _Optional[_Union[SwapReport, _Mapping]] = ..., engine_devices: _Optional[int] = ..., engine_versions: _Optional[int] = ...) -> None: ...
+    addresses_refused: int
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ..., swap: _Optional[_Union[SwapReport, _Mapping]] = ..., engine_devices: _Optional[int] = ..., engine_versions: _Optional[int] = ..., addresses_refused: _Optional[int] = ...) -> None: ...
 
 class SwapReport(_message.Message):
     __slots__ = ("version", "kind", "paused_s", "moved_bytes", "read_back")

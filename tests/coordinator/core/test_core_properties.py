@@ -44,6 +44,7 @@ from coordinator.core.events.events import (
 )
 from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
+from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.reach.holes import NAT_KINDS
 from coordinator.core.staleness.policy import LatePolicy
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, Version
@@ -94,6 +95,7 @@ class RandomFleet:
                 finished_attempts_kept=finished_attempts_kept,
                 scoring_queue_max=6,
                 plan_shape=PlanShape(mesh_peers_max=2, stripes=2),
+                dial_backs=DialBackSettings(),
                 quarantine_chunks=3,
                 demotion_s=1.0,
             )
@@ -250,7 +252,7 @@ class RandomFleet:
 
     def peer_joins(self) -> None:
         peer = self.random.choice(PEERS)
-        self.handle(replace(joined(peer, address="" if peer == "d" else None), host="192.0.2.7"))
+        self.handle(replace(joined(peer, address="" if peer == "d" else "192.0.2.7:1"), host="192.0.2.7"))
 
     def peer_dies(self) -> None:
         self.handle(
@@ -275,7 +277,7 @@ class RandomFleet:
                 nat,
                 address,
                 circuits,
-                advertise=self.random.choice(["", f"{peer}:2"]),
+                advertise=self.random.choice(["", "192.0.2.7:2", "203.0.113.1:2"]),
                 local_address=self.random.choice(["", "192.168.1.2:7420"]),
             )
         )

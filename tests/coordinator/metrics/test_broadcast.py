@@ -39,6 +39,7 @@ def test_metrics_match_the_broadcast_status() -> None:
         ("rollcast_chunk_bytes_received_total", "origin"): 620_000_000,
         ("rollcast_delta_bytes_saved_total", ""): 181_000_000_000,
         ("rollcast_chunks_hedged_total", ""): 31,
+        ("rollcast_addresses_refused_total", ""): 2,
         ("rollcast_reparentings_total", ""): 9,
         ("rollcast_relay_plans_total", ""): 14,
         ("rollcast_relay_stripes", "mesh"): 9,

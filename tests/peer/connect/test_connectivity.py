@@ -87,12 +87,12 @@ async def test_a_component_that_fails_ends_alone(error: Exception) -> None:
 
 
 def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> ConnectivityContext:
-    nothing = cast(Any, SimpleNamespace())
+    nothing, transports = cast(Any, SimpleNamespace()), SimpleNamespace(punched=None, p2p=None)
     enrolment = SimpleNamespace(run_id=RunId("run-1"))
     return ConnectivityContext(
         config=config,
         place=cast(Any, SimpleNamespace(identity=Identity.generate(), enrolment=enrolment)),
-        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None, p2p=None), keep_out=None)),
+        relay=cast(Any, SimpleNamespace(transports=transports, keep_out=None, policy=None)),
         reachability=AdvertisedReachability(said.append),
         send=said.append,
         credentials=lambda: nothing,

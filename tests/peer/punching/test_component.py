@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from peer.config import LinkConfig
+from peer.links.dial_policy import DialPolicy
 from peer.links.traffic import LinkTraffic
 from peer.punching import component as parts
 from peer.punching.component import PunchComponent
@@ -71,7 +72,8 @@ class Ends:
         self.sent: list[pb.PeerMessage] = []
         self.reached = AdvertisedReachability(self.sent.append)
         options = None if is_here else (lambda path: {"url": path})
-        self.part = PunchComponent(self.transport, self.reached, self.sent.append, options, Random(0))
+        policy = DialPolicy(lambda: "127.0.0.1")
+        self.part = PunchComponent(self.transport, self.reached, self.sent.append, options, Random(0), policy)
 
     @property
     def told(self) -> str:
@@ -159,4 +161,14 @@ async def test_orders_and_the_session_reach_the_transport(tmp_path: Path) -> Non
     with pytest.raises(Unreachable) as caught:
         await ends.transport.dial(Identity.generate().peer_id)
     assert "unreachable" in caught.value.what
+    await ends.transport.close()
+
+
+async def test_no_hole_is_punched_to_an_address_that_leads_nowhere_of_a_peers(tmp_path: Path) -> None:
+    ends = Ends(tmp_path)
+    told: list[pb.Punch] = []
+    ends.transport.punch_received = told.append  # type: ignore[method-assign]
+    order = pb.Punch(punch_id=1, peer_id="a", role="peer", address="255.255.255.255:22", deadline_s=1.0)
+    ends.part.received(pb.CoordinatorMessage(punch=order))
+    assert [(one.peer_id, one.address, bool(one.refused)) for one in told] == [("a", "", True)]
     await ends.transport.close()

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from peer.links.dial_policy import DialPolicy
 from peer.reachability import checking
 from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.checking import ReachabilityCheck, address_on_the_way_out
@@ -42,6 +43,7 @@ class World:
             credentials=lambda: credentials,
             run_id=run.run_id,
             random=Random(1),
+            policy=DialPolicy(lambda: "127.0.0.1"),
             local_address=lambda: self.address,
         )
 

@@ -93,6 +93,7 @@ class Member:
             on_complete=self._on_complete,
             on_accuse=self.accusations.append,
             on_give_up=self.gave_up.append,
+            coordinator_host=lambda: "127.0.0.1",
             identity=self._world.run.identities[self.peer_id],
         )
 

@@ -425,8 +425,8 @@ async def test_a_paused_peer_has_no_links_until_it_resumes(tmp_path: Path) -> No
 async def test_a_link_that_was_dialled_before_a_pause_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dial = Transports.dial
 
-    async def paused_meanwhile(transports: Transports, peer_id: PeerId, address: str) -> Link:
-        link = await dial(transports, peer_id, address)
+    async def paused_meanwhile(transports: Transports, peer_id: PeerId, address: str, role: str) -> Link:
+        link = await dial(transports, peer_id, address, role)
         a.relay.allow(NetworkGate(send=False, receive=False, reason="paused by its owner"))
         dialled.append(link)
         return link

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from peer.config import LinkConfig, MirrorConfig
+from peer.links.dial_policy import DialPolicy
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Link, LinkHandler
 from peer.mirrors.transport import MirrorTransport
@@ -42,12 +43,25 @@ class NoDirectLinks:
         self.calls.append("closed")
 
 
-def transports() -> tuple[Transports, NoDirectLinks]:
+def policy() -> DialPolicy:
+    """Return the policy of a process whose coordinator is on the same machine, and names have one address."""
+
+    async def resolve(host: str) -> list[str]:
+        return ["192.0.2.9"]
+
+    return DialPolicy(lambda: "127.0.0.1", resolve)
+
+
+def transports(*mirrors_of_its_own: str) -> tuple[Transports, NoDirectLinks]:
     direct = NoDirectLinks()
     mirrors = MirrorTransport(
-        MirrorConfig(), known, LinkTraffic(LinkConfig()), http_limits=HTTP_LIMITS, link_limits=LINK_LIMITS
+        MirrorConfig(addresses=mirrors_of_its_own),
+        known,
+        LinkTraffic(LinkConfig()),
+        http_limits=HTTP_LIMITS,
+        link_limits=LINK_LIMITS,
     )
-    return Transports(direct, mirrors), direct
+    return Transports(direct, mirrors, policy=policy()), direct
 
 
 async def test_direct_addresses_and_the_transports_lifecycle_go_to_the_direct_transport() -> None:
@@ -61,7 +75,7 @@ async def test_direct_addresses_and_the_transports_lifecycle_go_to_the_direct_tr
         with pytest.raises(Unreachable, match="no"):
             await both.dial(ORIGIN, address)
     await both.close()
-    assert direct.calls == [handler, "a.example:1", "[::1]:1", "10.0.0.1:1", "closed"]
+    assert direct.calls == [handler, "192.0.2.9:1", "[::1]:1", "10.0.0.1:1", "closed"]
 
 
 async def test_addresses_of_libp2p_hosts_need_libp2p() -> None:
@@ -69,7 +83,7 @@ async def test_addresses_of_libp2p_hosts_need_libp2p() -> None:
     with pytest.raises(Unreachable, match="cannot reach"):
         await both.dial(ORIGIN, "/ip4/10.0.0.1/tcp/4001")
     p2p = NoDirectLinks()
-    three = Transports(direct, both._mirrors, p2p)
+    three = Transports(direct, both._mirrors, p2p, policy=policy())
     with pytest.raises(Unreachable, match="no"):
         await three.dial(ORIGIN, "/ip4/10.0.0.1/tcp/4001")
     assert (direct.calls, p2p.calls) == ([], ["/ip4/10.0.0.1/tcp/4001"])
@@ -80,7 +94,7 @@ async def test_addresses_of_libp2p_hosts_need_libp2p() -> None:
 async def test_of_several_addresses_the_first_that_answers_is_used_and_remembered() -> None:
     both, direct = transports()
     p2p = NoDirectLinks()
-    three = Transports(direct, both._mirrors, p2p)
+    three = Transports(direct, both._mirrors, p2p, policy=policy())
     for _ in range(2):
         with pytest.raises(Unreachable, match="no"):
             await three.dial(ORIGIN, "10.0.0.1:1 /ip4/10.0.0.1/tcp/4001")
@@ -95,7 +109,7 @@ async def test_libp2p_is_advertised_under_the_name_of_direct_links() -> None:
             return "/ip4/0.0.0.0/tcp/4001"
 
     both, direct = transports()
-    three = Transports(direct, both._mirrors, Everywhere())
+    three = Transports(direct, both._mirrors, Everywhere(), policy=policy())
     assert await three.start(lambda _link: Collector()) == "host:1 /dns/host/tcp/4001"
     await three.close()
 
@@ -106,7 +120,9 @@ async def test_direct_links_work_although_libp2p_does_not_start() -> None:
             raise Unreachable("libp2p does not run")
 
     both, direct = transports()
-    assert await Transports(direct, both._mirrors, Broken()).start(lambda _link: Collector()) == "host:1"
+    assert (
+        await Transports(direct, both._mirrors, Broken(), policy=policy()).start(lambda _link: Collector()) == "host:1"
+    )
     await both.close()
 
 
@@ -114,11 +130,10 @@ async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Pat
     store = ChunkStore(tmp_path / "store", 8)
     stored_version(store, 7)
     store.close()
-    joiners = [transports() for _ in range(40)]
     state = version_record(7)[1]
 
     async def join(both: Transports, address: str) -> bytes:
-        link = await both.dial(MIRROR, address)
+        link = await both.dial(MIRROR, address, "mirror")
         link.start(got := Collector())
         link.send(want(7))
         await got.until(lambda: len(got.messages) == 2)
@@ -128,6 +143,7 @@ async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Pat
         return b"".join(got.chunks[7, index] for index in range(count))
 
     async with mirror_server(tmp_path / "store") as server:
+        joiners = [transports(server.address) for _ in range(40)]
         states = await asyncio.gather(*(join(both, server.address) for both, _ in joiners))
         assert set(states) == {state}
         assert len(states) == 40
@@ -135,6 +151,34 @@ async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Pat
         for both, direct in joiners:
             assert direct.calls == []
             await both.close()
+
+
+async def test_a_plan_reaches_no_web_server_through_an_address_that_looks_like_a_mirror(tmp_path: Path) -> None:
+    """A member advertised http://127.0.0.1:PORT/..., and peers asked the service on their own loopback interface."""
+    store = ChunkStore(tmp_path / "store", 8)
+    stored_version(store, 7)
+    store.close()
+    both, direct = transports()
+    async with mirror_server(tmp_path / "store") as server:
+        port = server.address.rpartition(":")[2].partition("/")[0]
+        https = server.address.replace("http://", "https://")
+        named = [
+            (server.address, "peer"),
+            (server.address, "origin"),
+            (server.address, "mirror"),
+            ("/etc/passwd", "peer"),
+        ]
+        for address, role in [*named, ("/etc/passwd", "mirror"), (f"a:1 {server.address}", "peer"), (https, "peer")]:
+            with pytest.raises(Unreachable):
+                await both.dial(MIRROR, address, role)
+        assert both.policy.refused == 7
+        far = Transports(direct, both._mirrors, policy=DialPolicy(lambda: "8.8.8.8"))
+        for address, role in (*named, (https, "mirror"), (f"127.0.0.1:{port}", "peer"), (f"localhost:{port}", "peer")):
+            with pytest.raises(Unreachable):
+                await far.dial(MIRROR, address, role)
+        assert server.requests == []
+        assert direct.calls == []
+        await both.close()
 
 
 async def test_a_silent_address_costs_only_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +199,7 @@ async def test_a_silent_address_costs_only_a_few_seconds(monkeypatch: pytest.Mon
 
     both, _ = transports()
     circuit = "/ip4/5.5.5.9/tcp/4/p2p/relay/p2p-circuit/p2p/origin-1"
-    ways = Transports(Silent(), both._mirrors, cast(Any, Answers()), cast(Any, Silent()))
+    ways = Transports(Silent(), both._mirrors, cast(Any, Answers()), cast(Any, Silent()), policy=policy())
     text = f"{circuit} punch 5.5.5.1:1"
     assert cast(str, await ways.dial(ORIGIN, text)) == "a link"
     assert dialled == ["5.5.5.1:1", "punch", circuit]

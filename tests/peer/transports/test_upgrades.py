@@ -50,7 +50,7 @@ class Holder:
         self.now = 0.0
         loop = SimpleNamespace(time=lambda: self.now, call_later=self._call_later)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-        self.transports = Transports(cast(Any, None), cast(Any, None))
+        self.transports = Transports(cast(Any, None), cast(Any, None), policy=cast(Any, None))
         monkeypatch.setattr(self.transports, "dial_first", self._dial_first)
         self.upgrading = Upgrading(self.transports, self, Random(1))
 

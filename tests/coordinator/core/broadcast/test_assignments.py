@@ -5,6 +5,7 @@ from dataclasses import replace
 from coordinator.core.broadcast.assignments import AssignmentMaker
 from coordinator.core.broadcast.nodes import Plan, PlanShape, RelayNode, Stripe
 from coordinator.core.events.actions import Assignment, Neighbour, StripeAssignment
+from rollcast.wire.address_scope import Scope
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
@@ -153,3 +154,20 @@ def test_a_fallback_may_be_reached_through_a_hole() -> None:
     assert made[A].fallbacks == (Neighbour(C, "peer", f"punch {CIRCUIT}", True), at(ROOT))
     apart = replace(hidden(A, 2), avoid=frozenset({C}))
     assert parts(plan, node(ROOT), apart, node(B), hidden(C, 2, CIRCUIT))[A].fallbacks == (at(ROOT),)
+
+
+def test_a_private_address_is_told_within_private_networks_alone() -> None:
+    private = {"scope": Scope.PRIVATE, "home": Scope.PRIVATE}
+    made = parts(MESH, node(ROOT), replace(node(A), **private), node(B), replace(node(H), **private))  # type: ignore[arg-type]
+    assert dials_us(A) in made[B].neighbours, "A may dial B"
+    assert at(B) in made[A].neighbours
+    assert at(A) in made[H].neighbours
+    assert at(A) not in made[B].neighbours
+
+
+def test_a_member_is_no_fallback_of_one_that_gave_it_up() -> None:
+    chain = Plan(ROOT, "trees", (Stripe(StripeId(1), {A: ROOT, B: A, C: B}, 1.0),), 1.0, {A: ROOT, B: A, C: B})
+    nodes = [node(ROOT), node(A), node(B), node(C)]
+    assert at(A) in parts(chain, *nodes)[C].fallbacks
+    nodes[3] = replace(nodes[3], given_up=frozenset({A}))
+    assert at(A) not in parts(chain, *nodes)[C].fallbacks

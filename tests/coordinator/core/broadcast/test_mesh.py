@@ -223,3 +223,14 @@ def test_every_stripe_is_a_tree_along_possible_links(
         assert DIRECT_STRIPE not in stripes(plan) or all(root.reaches(one) for one in nodes)
         sustained = plan_rate(plan, uplinks(root, *nodes), {})
         assert sustained == pytest.approx(plan.bytes_per_second)
+
+
+def test_a_relay_does_not_send_to_a_member_that_gave_it_up() -> None:
+    root, c = origin(1.0), node("c", 1.0)
+    a = replace(node("a", 1.0), given_up=frozenset({PeerId("b")}))
+    b = replace(node("b", 1.0), given_up=frozenset({PeerId("a")}))
+    plan = plan_mesh([a, b, c], root, uplinks(root, a, b, c), {})[0]
+    assert len(plan.stripes) >= 3
+    for stripe in plan.stripes:
+        assert set(stripe.parents) == {a.peer_id, b.peer_id, c.peer_id}
+        assert {(a.peer_id, b.peer_id), (b.peer_id, a.peer_id)}.isdisjoint(stripe.parents.items())

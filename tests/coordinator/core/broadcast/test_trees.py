@@ -14,6 +14,7 @@ from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.nodes import Plan, RelayNode
 from coordinator.core.broadcast.tree_groups import Groups, make_groups
 from coordinator.core.broadcast.trees import plan_trees
+from rollcast.wire.address_scope import Scope
 from rollcast.wire.ids import PeerId
 
 Planned = tuple[Plan, Groups]
@@ -312,3 +313,20 @@ def test_no_relay_carries_more_than_its_uplink(pool: list[tuple[float, bool]], s
         assert (one.peer_id in found.stripe_of) == (copies > 0)
     assert min(found.root_copies) >= 1
     assert sum(found.root_copies) <= max(stripes, 100.0 * stripes / rate)
+
+
+def test_members_are_below_none_that_they_may_not_dial_or_gave_up() -> None:
+    """Half of the fleet has private addresses, which are told to no public member, and some gave each other up."""
+    root = origin(1000.0)
+    near = [replace(node(f"n{number}"), scope=Scope.PRIVATE, home=Scope.PRIVATE) for number in range(20)]
+    far = [node(f"f{number}", dialable=number % 2 == 0) for number in range(20)]
+    enemies = {near[0].peer_id, far[0].peer_id}
+    nodes = [
+        replace(one, given_up=frozenset(enemies - {one.peer_id})) if one.peer_id in enemies else one
+        for one in (*near, *far)
+    ]
+    plan, _ = made(root, nodes, stripes=4)
+    by_id = {one.peer_id: one for one in (root, *nodes)}
+    for stripe in plan.stripes:
+        assert set(stripe.parents) == by_id.keys() - {root.peer_id}, "every member receives every stripe"
+        assert all(by_id[child].reaches(by_id[parent]) for child, parent in stripe.parents.items())

@@ -55,10 +55,17 @@ def test_ten_thousand_peers_are_distinguished_from_restarted_ones() -> None:
 def test_every_counter_is_summed_under_its_name() -> None:
     traffic = ChunkTraffic()
     names = ("chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunks_rejected", "chunks_duplicate")
-    names += ("chunks_hedged", "reparentings", "delta_bytes_saved")
+    names += ("chunks_hedged", "reparentings", "delta_bytes_saved", "addresses_refused")
     counted: dict[str, Any] = {name: number for number, name in enumerate(names, 1)}
     for name in ("a", "b"):
         traffic.observe(PeerId(name), heartbeat(name, **counted).facts)
     assert traffic.totals == TrafficTotals(
-        from_origin=2, from_peers=4, rejected=6, duplicate=8, hedged=10, reparentings=12, delta_bytes_saved=14
+        from_origin=2,
+        from_peers=4,
+        rejected=6,
+        duplicate=8,
+        hedged=10,
+        reparentings=12,
+        delta_bytes_saved=14,
+        addresses_refused=16,
     )

@@ -95,16 +95,16 @@ def test_a_port_may_be_seen_at_another_address_than_the_session() -> None:
 
 
 def test_an_unreachable_address_counts_as_none_until_there_is_another() -> None:
-    reach = book("a:1")
-    assert reach.of(A).address == "a:1"
-    reach.found(A, dialable=True)
+    reach = book(f"{HOST}:1")
+    assert reach.of(A).address == f"{HOST}:1"
+    reach.found(A, dialable=True, address=f"{HOST}:1")
     assert not reach.take_changed()
-    reach.found(A, dialable=False)
+    reach.found(A, dialable=False, address=f"{HOST}:1")
     assert reach.take_changed()
-    assert (reach.of(A).address, reach.of(A).advertised) == ("", "a:1")
-    reach.reported(report(advertise="a:2"))
+    assert (reach.of(A).address, reach.of(A).advertised) == ("", f"{HOST}:1")
+    reach.reported(report(advertise=f"{HOST}:2"))
     assert reach.take_changed()
-    assert reach.of(A).address == "a:2"
+    assert reach.of(A).address == f"{HOST}:2"
 
 
 def test_a_peer_that_returns_from_the_same_host_is_known_and_from_another_is_not() -> None:

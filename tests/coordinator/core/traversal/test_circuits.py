@@ -18,7 +18,7 @@ from tests.coordinator.core_world import only
 
 def relay(here: ReachWorld, name: str) -> str:
     """Add a member that others can dial and that accepts reservations, and return its address."""
-    here.join(name, address="relay.example:4000 /dns4/relay.example/tcp/4001")
+    here.join(name, address="{host}:4000 /ip4/{host}/tcp/4001")
     address = f"/ip4/{here.reach(name).host}/tcp/4001/p2p/{name}"
     here.say(name, "mapped", relay_address=address)
     return address
@@ -92,7 +92,7 @@ def test_a_relay_may_be_at_an_address_where_others_reached_it() -> None:
     address = "/ip4/203.0.113.7/tcp/4001/p2p/r"
     here.say("r", "mapped", relay_address=address)
     assert named(here) == {}, "no member has dialled it there"
-    here.core.state.reach.found(PeerId("r"), dialable=True)
+    here.core.state.reach.found(PeerId("r"), dialable=True, address="203.0.113.7:4000")
     assert named(here) == {"a": [address]}
 
 

@@ -216,7 +216,7 @@ def world_of_records(*names: str) -> ReachWorld:
     made = ReachWorld()
     for name in names:
         made.join(name)
-        made.handle(record(name, f"{name}:1"))
+        made.handle(record(name, f"{made.reach(name).host}:1"))
     return made
 
 
@@ -241,14 +241,22 @@ def test_a_new_member_receives_records_soon_and_again_later() -> None:
 
 def test_the_newest_record_is_sent_unless_it_has_no_addresses() -> None:
     here = world_of_records("a", "b")
-    for event in (record("a"), record("b", "b:1"), record("b", "b:2")):
+    host = here.reach("b").host
+    for event in (record("a"), record("b", f"{host}:1"), record("b", f"{host}:2")):
         here.handle(event)
     here.now += FIRST_S
     sent = {str(one.peer_id): one.message.peer_records.records for one in only(here.handle(Tick()), SendToPeer)}
     assert "b" not in sent
     for name in ("a", "origin"):
         (signed,) = sent[name]
-        assert pb.PeerRecord.FromString(signed.payload).addresses == ["b:2"]
+        assert pb.PeerRecord.FromString(signed.payload).addresses == [f"{host}:2"]
+
+
+def test_a_record_with_an_address_of_a_third_party_is_not_sent() -> None:
+    here = world_of_records("a", "b", "c")
+    here.handle(record("b", f"{here.reach('b').host}:1", "203.0.113.9:22"))
+    here.handle(record("c", "http://127.0.0.1:80/x"))
+    assert records_sent(here, FIRST_S) == {"origin": {"a"}, "b": {"a"}, "c": {"a"}}
 
 
 def test_records_of_absent_or_excluded_members_are_not_sent() -> None:
@@ -276,5 +284,5 @@ def test_a_member_that_rejoins_often_has_one_turn() -> None:
     for _ in range(20):
         here.handle(PeerLeft(PeerId("a"), "gone", finished=True))
         here.join("a")
-        here.handle(record("a", "a:1"))
+        here.handle(record("a", f"{here.reach('a').host}:1"))
     assert records_sent(here, FIRST_S)["b"] == {"a"}

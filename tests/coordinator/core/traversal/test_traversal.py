@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.events.actions import Note, SendPlan, SendToPeer
+from coordinator.core.events.actions import Note, SendPlan, SendToPeer, TryAddress
 from coordinator.core.events.events import LinkFacts, RunEnded, Tick
 from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
-from coordinator.core.events.reach_events import PunchEnded, PunchRequested, ReachabilityTold
+from coordinator.core.events.reach_events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
 from coordinator.core.traversal.bans import COMPARE_EVERY_S
 from coordinator.core.traversal.rate_limit import Turns
 from coordinator.core.traversal.status import build_reach_status
@@ -149,13 +149,52 @@ def test_a_member_that_reports_changes_all_the_time_causes_few_plans(monkeypatch
 
 def test_an_address_found_wrong_is_not_planned_with() -> None:
     here = ReachWorld()
-    here.join("a", address="a:1")
+    here.join("a", address="{host}:1")
     here.join("b")
-    assert addresses(here, "b") == {"origin": "origin:1", "a": "a:1"}
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "198.51.100.1:1"}
     here.core.state.reach.found(PeerId("a"), dialable=False)
     tick(here, 2.0)
     tick(here, 2.0)
     assert addresses(here, "b") == {"origin": "origin:1"}
+
+
+@pytest.mark.parametrize("lie", ["http://127.0.0.1:80/x", "203.0.113.9:22", "a.example:1", "/ip4/203.0.113.9/tcp/1"])
+def test_an_address_of_a_third_party_is_in_no_plan_and_noted_once(lie: str) -> None:
+    here = ReachWorld()
+    noted = only(here.join("a", address=lie), Note)
+    here.join("b")
+    assert [one.detail for one in noted if one.kind == "address_refused"] == [
+        f"{lie}: its session comes from 198.51.100.1, and no dial-back has found it there"
+    ]
+    for _ in range(2):
+        actions = here.say("a", "mapped", advertise=lie)
+        assert [one.kind for one in only(actions, Note)] == []
+    for _ in range(10):
+        tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1"}
+
+
+def test_a_name_is_planned_with_once_a_dial_back_has_found_the_member_there() -> None:
+    here = ReachWorld()
+    here.join("a", address="a.example:1")
+    here.join("b")
+    check = only(here.handle(Tick()), TryAddress)[-1]
+    assert (check.address, check.host) == ("a.example:1", "198.51.100.1"), "at once, as plans wait for it"
+    here.handle(DialBackEnded(PeerId(""), check.check_id, True, "", "198.51.100.1:1"))
+    for _ in range(10):
+        tick(here, 2.0)
+    assert addresses(here, "b") == {"origin": "origin:1", "a": "a.example:1"}
+
+
+def test_private_addresses_are_told_to_members_of_private_networks_alone() -> None:
+    here = ReachWorld()
+    for name, host in (("a", "10.1.0.5"), ("b", "10.2.0.6"), ("c", "8.8.8.8"), ("d", "127.0.0.1"), ("e", "9.9.9.9")):
+        here.handle(replace(joined(name, address=f"{host}:1"), host=host))
+    told = {name: addresses(here, name).keys() for name in "abcde"}
+    assert told["a"] | told["b"] <= {"origin", "a", "b", "c", "e"}
+    assert told["c"] | told["e"] <= {"origin", "c", "e"}
+    assert "a" in told["b"] | told["d"]
+    assert told["d"] >= {"origin"}
 
 
 def test_an_address_that_was_mapped_later_takes_the_place_of_none() -> None:
@@ -273,7 +312,7 @@ def link(to: str, transport: str, *, lan: bool = False) -> LinkFacts:
 
 def test_members_links_and_holes_are_counted() -> None:
     here = ReachWorld()
-    here.join("d", address="d:1")
+    here.join("d", address="{host}:1")
     for name, nat in (("a", "port-restricted"), ("b", "port-restricted"), ("s", "symmetric")):
         here.say(name, nat)
     here.handle(heartbeat("a", links=(link("b", "punched"), link("d", "direct"), link("origin", "direct", lan=True))))
@@ -300,6 +339,6 @@ def test_members_links_and_holes_are_counted() -> None:
 
 def test_an_address_found_wrong_counts_as_none() -> None:
     here = ReachWorld()
-    here.join("a", address="a:1")
+    here.join("a", address="{host}:1")
     here.core.state.reach.found(PeerId("a"), dialable=False)
     assert build_reach_status(here.core.state).members["only outwards"] == 1

@@ -9,6 +9,7 @@ from coordinator.core.events.actions import Action, SendToPeer
 from coordinator.core.events.events import Event
 from coordinator.core.events.reach_events import ReachabilityTold
 from coordinator.core.reach.address_book import Reach
+from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.coordinator.core_world import World, joined, only
@@ -18,13 +19,14 @@ class ReachWorld(World):
     """An origin that can be dialled. Peers cannot, unless an address is given; the host of each follows its name."""
 
     def __init__(self, **changes: Any) -> None:
-        super().__init__(heartbeat_timeout_s=1e6, **changes)
+        super().__init__(**({"heartbeat_timeout_s": 1e6, "dial_backs": DialBackSettings()} | changes))
         self.handle(replace(joined("origin", role="origin"), host="192.0.2.1"))
         self._hosts: dict[str, str] = {}
 
     def join(self, name: str, *, address: str = "", site: str = "") -> list[Action]:
-        self._hosts.setdefault(name, f"198.51.100.{len(self._hosts) + 1}")
-        return self.handle(replace(joined(name, address=address), host=self._hosts[name], site=site))
+        """Join from the member's host, which ``{host}`` in the address stands for."""
+        host = self._hosts.setdefault(name, f"198.51.100.{len(self._hosts) + 1}")
+        return self.handle(replace(joined(name, address=address.format(host=host)), host=host, site=site))
 
     def say(self, name: str, nat: str, *, punches: bool = True, **changes: Any) -> list[Action]:
         """Report what a peer behind such a router finds out; it joins first if it is not connected."""
