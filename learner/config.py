@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -229,6 +229,19 @@ class SamplingCheckConfig(ConfigModel):
     """Weight that a peer's earlier batches keep with each new one: 0.95 averages over about 20 batches."""
 
 
+class AuditConfig(ConfigModel):
+    """How rollouts are judged by the tokens that their seeds sample (docs/trust.md)."""
+
+    enabled: bool = True
+    """Whether rollouts are judged: those beyond their bound have weight 0, and the coordinator gets all findings."""
+    allow_unseeded: bool = False
+    """Whether rollouts of engines that do not sample from the seeds of leases (SGLang) are trained on, unjudged. Only
+    for fleets under one owner: any peer can claim to have such an engine."""
+    bounds_nats: dict[str, Annotated[float, Field(gt=0.0)]] = Field(default_factory=dict)
+    """The highest margin of an honest sampler by its name, such as "jax-gpu", where the shipped table has none or
+    another."""
+
+
 class LearnerConfig(ConfigModel):
     """The learner: trains, checkpoints, publishes signed versions."""
 
@@ -259,6 +272,8 @@ class LearnerConfig(ConfigModel):
     """Alarms about log-probabilities that peers report."""
     sampling_check: SamplingCheckConfig = SamplingCheckConfig()
     """Alarms about peers whose tokens are not sampled at random."""
+    audit: AuditConfig = AuditConfig()
+    """Judgement of rollouts by the tokens that their seeds sample."""
     mesh: MeshConfig = MeshConfig()
     """Devices."""
     matmul_precision: Literal["highest", "high", "default"] = "highest"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -17,12 +17,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 import structlog
 
+from learner.alignment import audit
 from learner.alignment.behaviour import BehaviourPlan, plan_behaviour
 from learner.alignment.mismatch import compare, figures
 from learner.alignment.sampling_check import SamplingWatch
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import HostState
-from learner.config import BehaviourSource, MismatchConfig, SamplingCheckConfig
+from learner.config import AuditConfig, BehaviourSource, MismatchConfig, SamplingCheckConfig
 from learner.coordinator.client import LONG_POLL_S, Batch, NotReady
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.periodic import Evaluations
@@ -59,7 +60,9 @@ class Coordinator(Protocol):
         self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S, routes_bytes: int = 0
     ) -> Batch | NotReady: ...
 
-    async def report_step(self, step: int, values: dict[str, float]) -> None: ...
+    async def report_step(
+        self, step: int, values: dict[str, float], audits: Sequence[pb.RolloutAudit] = ()
+    ) -> None: ...
 
     async def open_epoch(self, step: int, common_version: int | None) -> pb.EpochReply: ...
 
@@ -83,6 +86,7 @@ class LoopSettings:
     caches_kept: bool  # whether rollouts keep keys and values across versions
     mismatch: MismatchConfig
     sampling_check: SamplingCheckConfig
+    audit: AuditConfig
 
     def checkpoints(self, step: int, unsaved_s: float) -> bool:
         """Return whether to save the state after ``step`` steps, with ``unsaved_s`` seconds of training not saved."""
@@ -145,6 +149,9 @@ class TrainingLoop:
         self._time = StepTime()
         self._throughput = Throughput(parts.trainer.model_config, list(parts.trainer.mesh.devices.flat))
         self._sampling = SamplingWatch(settings.sampling_check)
+        platform = parts.trainer.mesh.devices.flat[0].platform
+        self._bound = audit.bounds_for(parts.trainer.model_config, platform, settings.audit)
+        self._findings: list[audit.Finding] = []  # of the last step
 
     @property
     def step(self) -> int:
@@ -266,7 +273,8 @@ class TrainingLoop:
         self._parts.wall_time.spent("replay" if batch.replayed else "steps")
         self._parts.reporter.note(**self._parts.wall_time.figures())
         kill_point("before_report")
-        await self._parts.coordinator.report_step(self.step, values)
+        audits = [one.to_pb() for one in self._findings]
+        await self._parts.coordinator.report_step(self.step, values, audits)
         kill_point("reported")
 
     def _train(self, rows: list[TrainingRow]) -> dict[str, float]:
@@ -276,11 +284,16 @@ class TrainingLoop:
             recomputed = behaviour_by_version(trainer, packed, self._params_of, plan.recomputed)
         kill_point("behaviour_done")
         behaviour = plan.for_loss(recomputed)
+        bounds = audit.lay_out_bounds(rows, packed, self._bound)
+        packed = audit.without_beyond(packed, np.asarray(recomputed.margins), bounds, plan.recomputed)
         with self._time.part("train_s"):
-            values = trainer.train_step(packed, behaviour, plan.on_policy)
+            values = trainer.train_step(packed, behaviour, plan.on_policy, bounds)
         self._parts.skipped.step_done(self.step + 1, rows, packed, behaviour, values)
         own = trainer.step_statistics(packed) if plan.own.any() else None
-        return values | self._alignment(rows, packed, plan, plan.known(recomputed, own))
+        known = plan.known(recomputed, own)
+        self._findings = audit.findings(rows, packed, np.asarray(known.margins), bounds)
+        values |= audit.figures(self._findings, packed, bounds)
+        return values | self._alignment(rows, packed, plan, known)
 
     def _packed(self, rows: list[TrainingRow]) -> PackedBatch:
         shared = self._settings.packed_row_tokens

@@ -391,6 +391,7 @@ class _Life:
             caches_kept=self._facts.at_version_swap == "keep",
             mismatch=config.mismatch,
             sampling_check=config.sampling_check,
+            audit=config.audit,
         )
 
     def _host_state(self, at: Position) -> HostState:

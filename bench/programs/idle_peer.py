@@ -30,6 +30,7 @@ class IdleEngine:
     """An engine without a model; see peer.engines.base.Engine. The relay has verified the state, which is not read."""
 
     hardware = "no engine"
+    sampler = ""
 
     def computation(self, model: ModelConfig) -> str:
         """Return how a model is computed (see Engine.computation)."""

@@ -171,15 +171,23 @@ def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
 def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
     _require_kept(connection, step)
     rows = connection.execute(
-        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact FROM batch_rollouts"
+        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact, seed FROM batch_rollouts"
         " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
         " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
         " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
         (step, first, -1 if count is None else count),
     ).fetchall()
     return [
-        BatchEntry(rollout_id, group_id, _unpack_ids(prompt), pb.Rollout.FromString(body), reward, bool(exact))
-        for rollout_id, group_id, prompt, body, reward, exact in rows
+        BatchEntry(
+            rollout_id,
+            group_id,
+            _unpack_ids(prompt),
+            pb.Rollout.FromString(body),
+            reward,
+            bool(exact),
+            seed % (1 << 64),
+        )
+        for rollout_id, group_id, prompt, body, reward, exact, seed in rows
     ]
 
 

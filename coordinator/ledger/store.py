@@ -37,6 +37,7 @@ class BatchEntry:
     rollout: pb.Rollout
     reward: float
     exact: bool
+    seed: int  # 64 bits, the slot's
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,7 @@ class LearnerCalls:
             sampling=self._sampling,
             reward=entry.reward,
             finish_reason=entry.rollout.finish_reason,
+            seed=entry.seed,
         )
 
     async def Announce(self, announcement: pb.VersionAnnouncement, _context: Any) -> pb.AnnounceReply:

@@ -184,9 +184,9 @@ class CoordinatorClient:
             raise MalformedMessage(f"the coordinator opens an epoch at step {reply.step}, before step {step}", fix=_BUG)
         return reply
 
-    async def report_step(self, step: int, values: Mapping[str, float]) -> None:
-        """Report the metrics of the step after which ``step`` steps are complete."""
-        report = pb.StepReport(step=step, values=dict(values))
+    async def report_step(self, step: int, values: Mapping[str, float], audits: Sequence[pb.RolloutAudit] = ()) -> None:
+        """Report the metrics and the audited rollouts of the step after which ``step`` steps are complete."""
+        report = pb.StepReport(step=step, values=dict(values), audits=audits)
         await self._retry("reporting a step", lambda: self._stub.ReportStep(report, timeout=CALL_TIMEOUT_S))
 
     async def report_status(

@@ -88,6 +88,7 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
         segments=segments,
         temperature=rollout.sampling.temperature,
         reward=rollout.reward,
+        seed=rollout.seed,
     )
 
 

@@ -194,6 +194,11 @@ class Engine(Protocol):
         """A description of the hardware for the operator."""
         ...
 
+    @property
+    def sampler(self) -> str:
+        """The kind of engine and device, such as "jax-cpu": the learner bounds the margins of its tokens by it."""
+        ...
+
     def computation(self, model: ModelConfig) -> str:
         """Return how a model is computed: the device, the kernel and the precision, and why not better ones."""
         ...

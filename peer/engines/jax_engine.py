@@ -112,6 +112,11 @@ class JaxEngine:
         return f"jax {jax.__version__}, {self.devices} x {jax.devices()[0].device_kind} ({jax.default_backend()})"
 
     @property
+    def sampler(self) -> str:
+        """The kind of device; "fast" if products of float32 matrices are less precise than the learner's."""
+        return f"jax-{jax.default_backend()}" + ("" if self._matmul_precision == "highest" else "-fast")
+
+    @property
     def devices(self) -> int:
         """How many devices the model is divided among.
 

@@ -248,6 +248,7 @@ class Worker:
             reported_logprobs=new.logprobs,
             routes=new.routes,
             context_routes=new.context_routes,
+            sampler=self._engine.sampler,
         )
         if item.lease.kind != "training":
             segment = without_routes(segment)

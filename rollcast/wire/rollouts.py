@@ -49,6 +49,7 @@ class Segment:
     reported_logprobs: tuple[float, ...] = ()  # evidence, unless the learner takes reports for its loss
     routes: bytes = field(default=b"", repr=False)  # see rollcast.wire.routes; empty: none were recorded
     context_routes: bytes = field(default=b"", repr=False)  # of the tokens before it, if its engine began with it
+    sampler: str = ""  # the kind of engine and device that its peer claims, such as "jax-cpu"; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
         reported_logprobs=segment.reported_logprobs,
         routes=segment.routes,
         context_routes=segment.context_routes,
+        sampler=segment.sampler,
     )
 
 
@@ -321,6 +323,7 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
     # A sum is finite only if every number is: float32 cannot overflow a sum in float64. It is the fastest test of many.
     require(math.isfinite(sum(message.reported_logprobs)), "a log-probability is not finite")
     require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
+    require(_SAMPLER.fullmatch(message.sampler) is not None, "a segment's kind of sampler is malformed")
     if routes is not None:
         _check_routes(message, routes)
     return Segment(
@@ -333,6 +336,7 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
         reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
         routes=message.routes if routes is not None else b"",
         context_routes=message.context_routes if routes is not None else b"",
+        sampler=message.sampler,
     )
 
 
@@ -439,6 +443,7 @@ _FINISH_TO_PB: dict[FinishReason, pb.FinishReason] = {
 _KIND_TO_PB: dict[LeaseKind, pb.LeaseKind] = {"training": pb.TRAINING, "evaluation": pb.EVALUATION}
 _KIND_FROM_PB: dict[int, LeaseKind] = {value: kind for kind, value in _KIND_TO_PB.items()}
 _FINISH_FROM_PB: dict[int, FinishReason] = {value: reason for reason, value in _FINISH_TO_PB.items()}
+_SAMPLER = re.compile(r"[a-z0-9-]{0,24}")
 _PEER_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.PEER_ID_LENGTH_MAX}}}")
 
 

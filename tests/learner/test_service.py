@@ -70,6 +70,7 @@ def config(world: World, **changes: Any) -> LearnerConfig:
         "join_timeout_s": 10.0,
         "reconnect_timeout_s": 20.0,
         "batch_timeout_s": 30.0,
+        "audit": {"enabled": False},  # tokens of a script are not sampled from seeds
     }
     return LearnerConfig.model_validate(values | changes)
 
@@ -306,6 +307,16 @@ async def test_reported_log_probabilities_are_trained_on_and_audited(world: Worl
         assert values["mismatch_compared_share"] == 0.5
         assert values["mismatch_peers_alarming"] == 1.0
         assert values["ratio_mean"] > 1e6, "the reports, each kept at -20 nats, enter the loss"
+
+
+async def test_random_tokens_are_left_out_of_every_step_and_reported(world: World, script: Script) -> None:
+    script.steps, script.newest_usable_version = 3, lambda step: max(0, step - 1)
+    assert await run(config(world, audit={}), asyncio.Event()) == 0
+    for report in world.coordinator.step_reports:
+        assert report.values["audit_judged_share"] == 1.0
+        assert report.values["audit_left_out"] == len(report.audits) == 4.0
+        assert all(one.beyond for one in report.audits)
+    assert len({world.origin.versions[version].state for version in range(4)}) == 1, "nothing was learnt"
 
 
 def far_too_good(step: int, rollouts: list[pb.TrainingRollout]) -> None:

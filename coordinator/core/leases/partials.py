@@ -53,7 +53,7 @@ def joined(prefix: Prefix, more: Prefix) -> Prefix:
 
 
 def _kind(segment: Segment) -> tuple[object, ...]:
-    return (segment.role, segment.epoch, segment.version, segment.peer_id)
+    return (segment.role, segment.epoch, segment.version, segment.peer_id, segment.sampler)
 
 
 @dataclass(slots=True)

@@ -90,6 +90,11 @@ class SglangEngine:
         """The kind of server; its address is its owner's."""
         return "an SGLang server, random numbers of its own"
 
+    @property
+    def sampler(self) -> str:
+        """The kind of engine, which does not sample from the seeds of leases."""
+        return "sglang"
+
     def computation(self, model: ModelConfig) -> str:
         """Return how a model is computed (see Engine.computation)."""
         return (

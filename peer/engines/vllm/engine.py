@@ -132,6 +132,12 @@ class VllmEngine:
         devices = f", {facts['tensor_parallel']} of {facts['devices']} x {facts['device']}" if facts else ""
         return f"vllm {self._python.release}{devices}"
 
+    @property
+    def sampler(self) -> str:
+        """The kind of device, once vLLM runs."""
+        facts = self._supervisor.facts
+        return f"vllm-{'cpu' if facts and 'cpu' in str(facts['device']).lower() else 'gpu'}"
+
     def computation(self, model: ModelConfig) -> str:
         """Return how a model is sampled here (see Engine.computation)."""
         return f"computes on {self.hardware}, precision {model.precision}, logits in float32"

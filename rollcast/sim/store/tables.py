@@ -362,7 +362,8 @@ class Tables:
         stored = self._rollouts[rollout_id]
         prompt = self._groups[stored.group_id].prompt.prompt_token_ids
         body = rollout_to_pb(stored.action.rollout)
-        return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact)
+        seed = self._attempts[stored.key][1].action.seed
+        return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact, seed)
 
 
 def _contradicted(cause: str) -> StoreError:

@@ -140,7 +140,7 @@ class VersionAnnouncement(_message.Message):
     def __init__(self, record: _Optional[_Union[Signed, _Mapping]] = ..., manifests: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ..., base: _Optional[_Union[VersionAnnouncement, _Mapping]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs", "routes", "context_routes")
+    __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs", "routes", "context_routes", "sampler")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,7 @@ class Segment(_message.Message):
     REPORTED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_ROUTES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
     role: SegmentRole
     epoch: int
     version: int
@@ -159,7 +160,8 @@ class Segment(_message.Message):
     reported_logprobs: _containers.RepeatedScalarFieldContainer[float]
     routes: bytes
     context_routes: bytes
-    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ..., routes: _Optional[bytes] = ..., context_routes: _Optional[bytes] = ...) -> None: ...
+    sampler: str
+    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ..., routes: _Optional[bytes] = ..., context_routes: _Optional[bytes] = ..., sampler: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "max_new_tokens", "stop_token_ids", "stop_strings")
@@ -950,7 +952,7 @@ class BatchRequest(_message.Message):
     def __init__(self, step: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class TrainingRollout(_message.Message):
-    __slots__ = ("rollout_id", "group_id", "sample_index", "prompt_token_ids", "segments", "sampling", "reward", "finish_reason")
+    __slots__ = ("rollout_id", "group_id", "sample_index", "prompt_token_ids", "segments", "sampling", "reward", "finish_reason", "seed")
     ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -959,6 +961,7 @@ class TrainingRollout(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     REWARD_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     rollout_id: int
     group_id: int
     sample_index: int
@@ -967,7 +970,8 @@ class TrainingRollout(_message.Message):
     sampling: Sampling
     reward: float
     finish_reason: FinishReason
-    def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ...) -> None: ...
+    seed: int
+    def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class BatchPart(_message.Message):
     __slots__ = ("header", "rollouts")
@@ -1018,7 +1022,7 @@ class EpochReply(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class StepReport(_message.Message):
-    __slots__ = ("step", "values")
+    __slots__ = ("step", "values", "audits")
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1028,9 +1032,33 @@ class StepReport(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     STEP_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
     step: int
     values: _containers.ScalarMap[str, float]
-    def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    audits: _containers.RepeatedCompositeFieldContainer[RolloutAudit]
+    def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., audits: _Optional[_Iterable[_Union[RolloutAudit, _Mapping]]] = ...) -> None: ...
+
+class RolloutAudit(_message.Message):
+    __slots__ = ("rollout_id", "peer_id", "tokens", "beyond", "far", "worst_nats", "bound_nats", "worst_at", "sampler")
+    ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BEYOND_FIELD_NUMBER: _ClassVar[int]
+    FAR_FIELD_NUMBER: _ClassVar[int]
+    WORST_NATS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_NATS_FIELD_NUMBER: _ClassVar[int]
+    WORST_AT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    rollout_id: int
+    peer_id: str
+    tokens: int
+    beyond: int
+    far: int
+    worst_nats: float
+    bound_nats: float
+    worst_at: int
+    sampler: str
+    def __init__(self, rollout_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., tokens: _Optional[int] = ..., beyond: _Optional[int] = ..., far: _Optional[int] = ..., worst_nats: _Optional[float] = ..., bound_nats: _Optional[float] = ..., worst_at: _Optional[int] = ..., sampler: _Optional[str] = ...) -> None: ...
 
 class LearnerStatus(_message.Message):
     __slots__ = ("phase", "detail", "values", "profile")

@@ -67,6 +67,10 @@ class FakeEngine:
     def hardware(self) -> str:
         return "none"
 
+    @property
+    def sampler(self) -> str:
+        return "fake"
+
     def computation(self, model: ModelConfig) -> str:
         return f"computes nothing in {model.precision}"
 
