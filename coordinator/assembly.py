@@ -111,7 +111,8 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.callback(coordinator.disk.close)
         # The core needs the learner's reports, the standby set and the operator's orders before a member connects.
         coordinator.shell.apply(Started())
-        for event in (*start.replay, start.standby, *start.orders.events(coordinator.shell.core.rules.rules)):
+        audit = () if start.audit is None else (start.audit,)
+        for event in (*start.replay, start.standby, *audit, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
         for work in _background(coordinator).coroutines():
             stack.push_async_callback(_cancel, asyncio.create_task(work))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from coordinator.core.events.audit_events import AuditRestored
 from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
 from coordinator.core.events.events import (
     ActivationPlanFailed,
@@ -103,7 +104,7 @@ def cause_of(event: Event) -> str:
             return "end of the run"
         case PromptsSupplied():
             return "prompts"
-        case Started() | StandbyRestored():
+        case Started() | StandbyRestored() | AuditRestored():
             return "start"
         case Tick():
             return "time"

@@ -20,6 +20,7 @@ from coordinator.core.decisions.state import CoreState, Restored
 from coordinator.core.decisions.wait_causes import WaitCauses
 from coordinator.core.decisions.work_requests import WorkRequests
 from coordinator.core.events.actions import Action, Note
+from coordinator.core.events.audit_events import AuditRestored
 from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationRequested, EvaluationScored
 from coordinator.core.events.events import (
     ActivationPlanFailed,
@@ -157,6 +158,10 @@ class CoordinatorCore:
     def standby(self) -> dict[PeerId, tuple[str, bool]]:
         """Return the peers that the capacity model switched off, so that a restarted coordinator resumes with them."""
         return standby_of(self._state.members)
+
+    def audit_json(self) -> str:
+        """Return what audits found about each identity, so that a restarted coordinator resumes with it."""
+        return self._state.audit.to_json()
 
     def preview_question(self, now: float) -> Question:
         """Return the data from which the effect of an operator's action or of other settings is previewed."""
@@ -316,7 +321,7 @@ class CoordinatorCore:
                 return epoch_change.recorded(self._state, event)
             case StepFinished():
                 self._state.progress.step_finished(event.step, event.values)
-                return []
+                return self._presence.audited(event, now)
             case LearnerStatusChanged():
                 self._state.progress.status_changed(event.phase, event.detail, event.values)
                 return []
@@ -331,6 +336,9 @@ class CoordinatorCore:
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():
                 return self._activation.plan_failed(event.number, event.why, now)
+            case AuditRestored():
+                self._presence.audit_restored(event)
+                return []
             case StandbyRestored():
                 self._activation.restored(event, now)
                 return []

@@ -104,6 +104,7 @@ class Operator:
     def _enabled(self, order: PeerEnabled, now: float) -> list[Action]:
         state = self._state
         undone = state.members.enable(order.peer_id)
+        state.audit.pardon(order.peer_id)
         if not undone:
             return []
         detail = f"no longer {undone}"

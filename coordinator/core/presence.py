@@ -17,7 +17,15 @@ from coordinator.core.events.actions import (
     RevokeLeases,
     SendAnnouncement,
 )
-from coordinator.core.events.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
+from coordinator.core.events.audit_events import AuditRestored
+from coordinator.core.events.events import (
+    HeartbeatReceived,
+    PeerAccused,
+    PeerJoined,
+    PeerLeft,
+    StepFinished,
+    VersionHeld,
+)
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
 from coordinator.core.traversal.traversal import Traversal
@@ -180,11 +188,37 @@ class Presence:
         ]
         if not quarantined:
             return actions + self._broadcasts.replan(now)
-        self._state.dissemination.left(event.culprit)
-        self._state.partials.discard(event.culprit)
-        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", notify_peers=True)
-        actions += evaluating.dismissed(self._state, event.culprit)
-        return actions + self._broadcasts.replan(now) + issue(self._state, now)
+        return actions + self._take_work_from(event.culprit, now)
+
+    def audited(self, event: StepFinished, now: float) -> list[Action]:
+        """Add the findings of a step, and quarantine the identities that they convict.
+
+        What a convicted identity has uploaded and no batch holds yet is dropped: it comes from the same sampler.
+        """
+        state, actions = self._state, list[Action]()
+        for peer_id in state.audit.add(event.step, event.audits):
+            reason = state.audit.convicted()[peer_id]
+            if state.members.quarantine(peer_id, reason):
+                actions.append(Penalise(peer_id, reason, True))
+                actions += _drop_uploads(state, peer_id)
+                actions += self._take_work_from(peer_id, now)
+        return actions
+
+    def audit_restored(self, event: AuditRestored) -> None:
+        """Take over the findings of an earlier coordinator, before any peer has joined."""
+        self._state.audit.restore(event)
+        for peer_id, reason in self._state.audit.convicted().items():
+            self._state.members.quarantine(peer_id, reason)
+
+    def _take_work_from(self, peer_id: PeerId, now: float) -> list[Action]:
+        """Take all work from an identity that was quarantined, and plan the relays without it."""
+        state = self._state
+        state.dissemination.left(peer_id)
+        state.partials.discard(peer_id)
+        here = state.members.get(peer_id) is not None
+        actions = state.close_attempts(state.book.held_by(peer_id), "revoked", notify_peers=here)
+        actions += evaluating.dismissed(state, peer_id)
+        return actions + self._broadcasts.replan(now) + issue(state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:
         """Return why an accusation cannot be true or is not trusted; empty if it is believed."""
@@ -196,6 +230,16 @@ class Presence:
         if not self._state.relay.may_receive_from(event.accuser, event.culprit):
             return "the relay plan did not assign it that source"
         return "the accuser is quarantined" if accuser.reputation.quarantined else ""
+
+
+def _drop_uploads(state: CoreState, peer_id: PeerId) -> list[Action]:
+    """Drop what an identity uploaded and no batch holds yet; the slots are issued again."""
+    return [
+        state.drop_rollout(group, index, "audit_failed")
+        for group in list(state.book)
+        for index, slot in enumerate(group.slots)
+        if slot.filling is not None and slot.filling.attempt.peer_id == peer_id
+    ]
 
 
 def refused(peer_id: PeerId, reason: str) -> RefuseSession:

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from coordinator.core.events.audit_events import RolloutAudit
 from coordinator.core.events.evaluation_events import EvaluationKey
 from coordinator.core.events.events import LearnerStatusChanged, StepFinished
 from coordinator.core.events.profile_events import ProfileReport
@@ -24,7 +25,7 @@ from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
-from rollcast.wire.ids import RunId, Step, Version
+from rollcast.wire.ids import PeerId, RolloutId, RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
 from rollcast.wire.versions.records import verify_announcement
@@ -43,6 +44,8 @@ EXAMPLES_PER_CALL_MAX = 1 << 20
 EVALUATION_SAMPLES_MAX = 1024  # of one problem
 EXAMPLES_AT_ONCE = 256  # made in one go in the thread
 VALUES_MAX = 128
+AUDITS_MAX = 1 << 17  # findings about one step: a batch has fewer rollouts
+NATS_MAX = 1e9  # a margin; of a larger one only this is kept
 VALUE_NAME_LENGTH_MAX = 64
 
 
@@ -208,7 +211,10 @@ class LearnerCalls:
     async def ReportStep(self, report: pb.StepReport, _context: Any) -> pb.Empty:
         """Record the metrics of one learner step."""
         step = Step(min(report.step, limits.COUNTER_MAX))
-        await self._shell.step_finished(StepFinished(step, _values(report.values)))
+        if len(report.audits) > AUDITS_MAX:
+            raise MalformedMessage(f"a step has findings about more than {AUDITS_MAX} rollouts")
+        audits = tuple(map(_audit, report.audits))
+        await self._shell.step_finished(StepFinished(step, _values(report.values), audits))
         return pb.Empty()
 
     async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.StatusReply:
@@ -221,6 +227,22 @@ class LearnerCalls:
         return pb.StatusReply(
             profile=pb.ProfileOrder(profile_id=order.profile_id, steps=order.steps, python_tracer=order.python_tracer)
         )
+
+
+def _audit(sent: pb.RolloutAudit) -> RolloutAudit:
+    def nats(value: float) -> float:
+        return value if value < NATS_MAX else NATS_MAX
+
+    return RolloutAudit(
+        rollout_id=RolloutId(counter(sent.rollout_id)),
+        peer_id=PeerId(text(sent.peer_id, limits.PEER_ID_LENGTH_MAX)),
+        tokens=counter(sent.tokens),
+        beyond=counter(sent.beyond),
+        far=counter(sent.far),
+        worst_nats=nats(sent.worst_nats),
+        bound_nats=nats(sent.bound_nats),
+        worst_at=counter(sent.worst_at),
+    )
 
 
 def _profile_report(sent: pb.ProfileReport) -> ProfileReport:

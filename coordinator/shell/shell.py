@@ -58,6 +58,7 @@ from coordinator.core.events.events import (
     VersionAnnounced,
 )
 from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported
+from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.event_log import EventRows
 from coordinator.ledger.store import RunStore
@@ -238,6 +239,8 @@ class Shell:
             StoreError, WaitTimedOut: the ledger cannot store it.
         """
         self.apply(event)
+        if event.audits:
+            self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))
         recorded = self._ledger.record_step(event.step, event.values)
         try:
             self._sink.write(event.step, step_metrics(self.status(), event.values))

@@ -25,6 +25,7 @@ from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
+from coordinator.core.members.audit_book import AuditBook
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
@@ -81,6 +82,7 @@ class CoreState:
         )
         self.usefulness = Usefulness()
         self.traffic = ChunkTraffic()
+        self.audit = AuditBook()
         self.rules = RulesInForce(settings.staleness_rules)
         self.late = LateCounts()
         self.late_wait = LateWait(self.late)

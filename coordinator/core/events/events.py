@@ -10,6 +10,7 @@ import msgspec
 
 from capacity.model.workers import Worker
 from capacity.replan.events import Solved
+from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
 from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
 from coordinator.core.events.operator_events import Order
 from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
@@ -296,10 +297,11 @@ class EpochRecorded:
 
 @dataclass(frozen=True, slots=True)
 class StepFinished:
-    """The learner completed a step, with these figures."""
+    """The learner completed a step, with these figures and findings about the rollouts that it was trained on."""
 
     step: Step
     values: Mapping[str, float]
+    audits: tuple[RolloutAudit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +401,7 @@ Event = (
     | Order
     | ReachEvent
     | StandbyRestored
+    | AuditRestored
     | WorkersOffered
     | RunEnded
     | Tick

@@ -20,6 +20,7 @@ DropReason = Literal[
     "malformed",  # it claims something impossible
     "late_duplicate",  # another attempt at the same slot was first
     "rolled_back",  # made with a version that an epoch orphaned, or in flight when the epoch was opened
+    "audit_failed",  # its peer was convicted by an audit before it was trained on
     "run_ended",  # not needed any more
 ]
 

@@ -326,10 +326,18 @@ class Members:
         accusers_needed = 1 if alone else self._quarantine_accusers
         if len(reputation.accused_chunks) < self._quarantine_chunks or len(reputation.accusers) < accusers_needed:
             return False
-        self.worker_count -= _counts(culprit)
-        self._changed[culprit.peer_id] = None
         count = len(reputation.accused_chunks)
-        reputation.quarantined = f"sent {count} corrupt {'chunk' if count == 1 else 'chunks'}"
+        return self.quarantine(culprit.peer_id, f"sent {count} corrupt {'chunk' if count == 1 else 'chunks'}")
+
+    def quarantine(self, peer_id: PeerId, reason: str) -> bool:
+        """Quarantine an identity, whether it is here or not. Returns False if it was quarantined already."""
+        reputation, member = self.reputation(peer_id), self._members.get(peer_id)
+        if reputation.quarantined:
+            return False
+        if member is not None:
+            self.worker_count -= _counts(member)
+            self._changed[peer_id] = None
+        reputation.quarantined = reason
         return True
 
     def peer_named(self, words: str) -> PeerId | None:

@@ -1,0 +1,158 @@
+"""Decide from the learner's findings which identity did not sample as its leases asked for. Pure.
+
+The learner reports how many of an identity's tokens were judged, how many had a margin beyond the bound of an honest
+sampler, and how many far beyond it (learner.alignment.audit). An honest token is beyond with a probability of at most
+BEYOND_P, by how the bounds were chosen, and far beyond with at most FAR_P. Against that stand cheats that are beyond
+with some larger probability, which nobody knows; so the test averages the likelihood ratios of several. Such an
+average is a martingale with mean 1 for an honest identity, and exceeds 1 / a ever with a probability of at most a
+(Ville's inequality; Ramdas et al. 2023, "Game-theoretic statistics and safe anytime-valid inference", section 3.1).
+
+Long honest work must not pay for later cheating, so the test starts anew every WINDOW_TOKENS. The k-th one may accuse
+falsely with a probability of ACCUSED_P / (k (k + 1)), and all of them together with at most ACCUSED_P.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
+from rollcast.wire.ids import PeerId, Step
+
+AUDIT = "audit"  # key in the ledger's meta table, for the book as JSON
+RECORDS_MAX = 16384  # identities; beyond, those without a conviction that were judged first are discarded
+
+ACCUSED_P = 1e-10  # of a false accusation of one identity: 1e-6 in a run of 10,000
+BEYOND_P = 1e-6  # of an honest token beyond its bound; none in a million was a third as far as the bound
+FAR_P = 1e-18  # of an honest token far beyond it: memory that fails, not rounding
+CHEATS_P = (0.3, 0.03, 0.003)  # of a cheat's token beyond the bound
+WINDOW_TOKENS = 8192
+PROBATION_ROLLOUTS = 20
+
+
+@dataclass(slots=True)
+class AuditRecord:
+    """What was found about one identity. ``window_...`` count since the test started anew for the last time."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    beyond: int = 0
+    window: int = 1
+    window_tokens: int = 0
+    window_beyond: int = 0
+    window_far: int = 0
+    worst_nats: float = 0.0
+    bound_nats: float = 0.0  # of the token with the largest margin
+    worst_rollout: int = 0
+    convicted: str = ""  # why; empty if it is not
+
+    @property
+    def state(self) -> str:
+        """Return "convicted", "watched" (a token beyond), "probation" (few rollouts yet) or "good"."""
+        if self.convicted:
+            return "convicted"
+        if self.beyond:
+            return "watched"
+        return "probation" if self.rollouts < PROBATION_ROLLOUTS else "good"
+
+    @property
+    def evidence(self) -> float:
+        """Return the logarithm of this window's likelihood ratio against an honest sampler."""
+        near = self.window_beyond - self.window_far
+        within = self.window_tokens - self.window_beyond
+        ratios = [
+            self.window_far * math.log(p / 2.0 / FAR_P)
+            + near * math.log(p / 2.0 / BEYOND_P)
+            + within * (math.log1p(-p) - math.log1p(-BEYOND_P - FAR_P))
+            for p in CHEATS_P
+        ]
+        highest = max(ratios)
+        return highest + math.log(sum(math.exp(one - highest) for one in ratios) / len(ratios))
+
+    @property
+    def evidence_needed(self) -> float:
+        """Return the evidence at which this window convicts."""
+        return -math.log(ACCUSED_P) + math.log(self.window * (self.window + 1))
+
+    def add(self, found: RolloutAudit) -> None:
+        """Add a finding; convict if that is enough."""
+        self.rollouts += 1
+        self.tokens += found.tokens
+        self.beyond += found.beyond
+        self.window_tokens += found.tokens
+        self.window_beyond += found.beyond
+        self.window_far += found.far
+        if found.worst_nats > self.worst_nats:
+            self.worst_nats, self.bound_nats = found.worst_nats, found.bound_nats
+            self.worst_rollout = found.rollout_id
+        if not self.convicted and self.evidence > self.evidence_needed:
+            worst = f"one in rollout {self.worst_rollout} is {self.worst_nats:.3g} nats off"
+            self.convicted = (
+                f"sent tokens that its seeds and versions do not give: {self.beyond} of {self.tokens} judged, {worst}, "
+                f"where {self.bound_nats:.3g} is allowed"
+            )
+        elif self.window_tokens >= WINDOW_TOKENS:
+            self.window += 1
+            self.window_tokens = self.window_beyond = self.window_far = 0
+
+
+class AuditBook:
+    """The records of all identities, and the step up to which findings are in them."""
+
+    def __init__(self) -> None:
+        self.step = Step(-1)
+        self._records: dict[PeerId, AuditRecord] = {}
+
+    def record(self, peer_id: PeerId) -> AuditRecord | None:
+        """Return what was found about an identity; None if nothing was judged."""
+        return self._records.get(peer_id)
+
+    def add(self, step: Step, findings: Iterable[RolloutAudit]) -> list[PeerId]:
+        """Add the findings of a step and return the identities that they convict. A step counts once."""
+        found = list(findings)
+        if not found or step <= self.step:
+            return []
+        self.step = step
+        convicted = []
+        for one in found:
+            record = self._records.setdefault(one.peer_id, AuditRecord())
+            before = record.convicted
+            record.add(one)
+            if record.convicted and not before:
+                convicted.append(one.peer_id)
+        self._discard()
+        return convicted
+
+    def pardon(self, peer_id: PeerId) -> None:
+        """Forget what was found about an identity, because the operator enabled it."""
+        self._records.pop(peer_id, None)
+
+    def convicted(self) -> dict[PeerId, str]:
+        """Return the convicted identities with the reason."""
+        return {peer_id: one.convicted for peer_id, one in self._records.items() if one.convicted}
+
+    def restore(self, event: AuditRestored) -> None:
+        """Take over the book of an earlier coordinator."""
+        saved = msgspec.json.decode(event.book_json, type=_Saved)
+        self.step, self._records = Step(saved.step), {PeerId(one): record for one, record in saved.records.items()}
+
+    def to_json(self) -> str:
+        """Return the book as JSON, which an AuditRestored holds."""
+        return msgspec.json.encode(
+            _Saved(self.step, {str(one): record for one, record in self._records.items()})
+        ).decode()
+
+    def _discard(self) -> None:
+        for peer_id in list(self._records):
+            if len(self._records) <= RECORDS_MAX:
+                return
+            if not self._records[peer_id].convicted:
+                del self._records[peer_id]
+
+
+class _Saved(msgspec.Struct):
+    step: int
+    records: Mapping[str, AuditRecord]

@@ -1,0 +1,116 @@
+"""Test which identities the findings convict, and how often an honest one would be."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from coordinator.core.events.actions import CloseAttempt, Penalise
+from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
+from coordinator.core.events.events import RolloutReceived, RolloutStored, StepFinished
+from coordinator.core.events.operator_events import PeerEnabled
+from coordinator.core.members.audit_book import ACCUSED_P, BEYOND_P, WINDOW_TOKENS, AuditBook, AuditRecord
+from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId
+from tests.coordinator.core_world import World, only, rollout, wants
+
+
+def found(peer: str = "a", tokens: int = 20, beyond: int = 0, far: int = 0, rollout_id: int = 1) -> RolloutAudit:
+    worst = 0.5 if far else 0.01 * bool(beyond)
+    return RolloutAudit(RolloutId(rollout_id), PeerId(peer), tokens, beyond, far, worst, 0.005, 3)
+
+
+def rollouts_until_convicted(share: float, *, far_share: float, seed: int, tokens: int = 20) -> int:
+    record, chance = AuditRecord(), random.Random(seed)
+    for number in range(1, 10_000):
+        beyond = sum(chance.random() < share for _ in range(tokens))
+        far = sum(chance.random() < far_share for _ in range(beyond))
+        record.add(found(tokens=tokens, beyond=beyond, far=far))
+        if record.convicted:
+            return number
+    raise AssertionError("never convicted")
+
+
+def test_one_token_far_beyond_the_bound_convicts_and_one_just_beyond_it_does_not() -> None:
+    book = AuditBook()
+    assert book.add(Step(1), [found("near", beyond=1), found("far", beyond=1, far=1), found("honest")]) == ["far"]
+    states = {name: record.state for name in ("near", "far", "honest") if (record := book.record(PeerId(name)))}
+    assert states == {"near": "watched", "far": "convicted", "honest": "probation"}
+    assert "0.5 nats off, where 0.005 is allowed" in book.convicted()[PeerId("far")]
+
+
+@pytest.mark.parametrize(("share", "rollouts_most"), [(0.1, 6), (0.03, 16), (0.004, 250)])
+def test_a_cheat_is_convicted_by_tokens_just_beyond_the_bound(share: float, rollouts_most: int) -> None:
+    taken = sorted(rollouts_until_convicted(share, far_share=0.0, seed=seed) for seed in range(50))
+    assert taken[-1] <= rollouts_most
+
+
+def test_long_honest_work_does_not_excuse_later_cheating() -> None:
+    record = AuditRecord()
+    for _ in range(50 * WINDOW_TOKENS // 1000):
+        record.add(found(tokens=1000))
+    assert record.state == "good"
+    for _ in range(4):
+        record.add(found(tokens=20, beyond=2))
+    assert record.convicted
+
+
+@pytest.mark.parametrize("tokens", [1, 100, WINDOW_TOKENS])
+def test_an_honest_identity_is_accused_as_seldom_as_promised(tokens: int) -> None:
+    """The evidence is a likelihood ratio: its mean under the honest probability is at most 1, as Ville's needs."""
+    mean = sum(
+        math.comb(tokens, beyond)
+        * BEYOND_P**beyond
+        * (1.0 - BEYOND_P) ** (tokens - beyond)
+        * math.exp(AuditRecord(window_tokens=tokens, window_beyond=beyond).evidence)
+        for beyond in range(min(tokens, 60) + 1)
+    )
+    assert mean <= 1.0 + 1e-9
+    windows = (math.exp(-AuditRecord(window=window).evidence_needed) for window in range(1, 10_000))
+    assert sum(windows) <= ACCUSED_P
+
+
+def test_a_step_counts_once_and_the_book_survives_a_restart() -> None:
+    book = AuditBook()
+    book.add(Step(3), [found("a", far=1, beyond=1), found("b", beyond=1)])
+    again = AuditBook()
+    again.restore(AuditRestored(book.to_json()))
+    assert again.record(PeerId("b")) == book.record(PeerId("b"))
+    assert again.convicted() == book.convicted()
+    assert again.add(Step(3), [found("b", far=1, beyond=1)]) == []
+    assert again.add(Step(4), [found("b", far=1, beyond=1)]) == ["b"]
+
+
+def test_a_convicted_identity_loses_its_leases_and_its_untrained_rollouts() -> None:
+    world = World(steps=10)
+    world.start("a", "b")
+    world.handle(wants("a", 2))
+    (lease, _), (_, other) = world.take("a")
+    item = rollout(lease, 0)
+    world.core.handle(RolloutReceived(UploadId(1), PeerId("a"), item), world.now)
+    world.core.handle(RolloutStored(RolloutId(1)), world.now)
+    done = world.handle(StepFinished(Step(1), {}, (found("a", far=1, beyond=1),)))
+    assert [one.quarantined for one in only(done, Penalise)] == [True]
+    assert {(one.sample_index, one.reason) for one in only(done, CloseAttempt)} == {
+        (0, "audit_failed"),
+        (other.sample_index, "revoked"),
+    }
+    world.handle(wants("a", 2))
+    assert world.take("a") == []
+    world.handle(PeerEnabled(PeerId("a"), ""))
+    world.handle(wants("a", 2))
+    assert world.take("a"), "the operator may undo it"
+    assert world.core._state.audit.record(PeerId("a")) is None
+
+
+def test_a_restarted_coordinator_keeps_a_convicted_identity_out() -> None:
+    book = AuditBook()
+    book.add(Step(3), [found("a", far=1, beyond=1)])
+    world = World()
+    world.handle(AuditRestored(book.to_json()))
+    world.start("a", "b")
+    world.handle(wants("a", 2))
+    world.handle(wants("b", 2))
+    assert world.take("a") == []
+    assert world.take("b")
