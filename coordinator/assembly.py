@@ -19,7 +19,8 @@ from coordinator.core.decisions.state import Restored
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event, Started
 from coordinator.core.flight_format import FORMAT, Head
-from coordinator.fleet.setup import FleetHandle, coroutines, make_callbacks, start_fleet
+from coordinator.fleet.applied import AppliedWorkers
+from coordinator.fleet.setup import FleetHandle, applied_path, coroutines, make_callbacks, start_fleet
 from coordinator.http.server import HttpServer
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
@@ -155,7 +156,7 @@ def check(config: CoordinatorConfig) -> None:
         raise ConfigError(
             "no setting decides which workers are started",
             cause=f'providers.want is "plan", and capacity.mode is "{config.capacity.mode}"',
-            fix='set capacity.mode = "act", or providers.want = "all"',
+            fix='set capacity.mode = "act", or providers.want = "apply" or "all"',
         )
     if config.serve.host in ("0.0.0.0", "::") and not config.serve.advertise_host:
         raise ConfigError(
@@ -379,12 +380,14 @@ async def _run_fleet(stack: AsyncExitStack, coordinator: Coordinator) -> None:
     fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, callbacks)
     if fleet is not None:
         coordinator.desk.on_claimed = fleet.claimed
-        fleet_handle.fleet = fleet
+        path = applied_path(coordinator.folder.root)
+        applied = await asyncio.to_thread(AppliedWorkers.load, path) if config.want == "apply" else None
+        fleet_handle.run(fleet, applied, config.want)
         coordinator.shell.on_budget = fleet_handle.set_budget
         if coordinator.start.orders.budget is not None:  # the operator set it before this restart
             fleet_handle.set_budget(coordinator.start.orders.budget)
         stack.push_async_callback(fleet.close)
-        for work in coroutines(fleet, config, coordinator.shell):
+        for work in coroutines(fleet, fleet_handle, coordinator.shell, config.want):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
 
 

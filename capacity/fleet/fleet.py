@@ -57,6 +57,9 @@ class FleetManager:
     ``now`` is Unix time in seconds and never falls. ``uniform`` is ``random.uniform`` of a seeded source.
     """
 
+    QUEUED = "others are started first"
+    """The reason in ``held_back`` of a worker that is started as soon as those before it are."""
+
     def __init__(self, settings: FleetSettings, restored: Restored, uniform: Uniform, now: float) -> None:
         self.settings = settings
         self._uniform = uniform
@@ -70,6 +73,7 @@ class FleetManager:
         self._over = ""
         self._incarnations = dict(restored.incarnations)
         self._held_back: dict[str, str] = {}  # worker id -> why it is not started, in words
+        self._failures: dict[str, str] = {}  # worker id -> why it failed last, until its next start
         self._ended_at: dict[str, float] = {}  # the last hour's: a list requested earlier may still have them
         self._started_at = now
         self._next_list = dict.fromkeys(settings.providers, now)
@@ -91,6 +95,11 @@ class FleetManager:
     def held_back(self) -> Mapping[str, str]:
         """Wanted workers that are not started now, with the reason."""
         return self._held_back
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Workers that failed and have not been started since, with the reason."""
+        return self._failures
 
     def failing(self, now: float) -> frozenset[str]:
         """Return the offered workers that are not started for a while because they or their provider failed."""
@@ -214,6 +223,7 @@ class FleetManager:
 
     def _failed(self, slot: Slot, reason: str, now: float) -> Actions:
         """Back off from a worker, and from its provider after many failures, and stop whatever was started."""
+        self._failures[slot.tag.worker_id] = reason
         rest = self._patience.failed(slot.tag.worker_id, slot.key, slot.provider, now)
         notes = [Note("worker_failed", slot.key, reason)]
         if rest:
@@ -374,7 +384,7 @@ class FleetManager:
         terms, provider = Terms.of(offer), offer.worker.provider
         under_way = sum(one.provider == provider and one.phase in _COUNTS_AS_START for one in self._slots.values())
         if under_way >= self.settings.starts_at_once:
-            return self._hold_back(worker_id, "others are started first")
+            return self._hold_back(worker_id, self.QUEUED)
         refusal = self._patience.refusal(worker_id, provider, now) or self.budget.refusal(terms, now)
         return self._hold_back(worker_id, refusal) if refusal else self._start(worker_id, provider, terms, reason, now)
 
@@ -388,6 +398,7 @@ class FleetManager:
         self._incarnations[worker_id] = self._incarnations.get(worker_id, 0) + 1
         tag = WorkerTag(self.settings.run_id, worker_id, self._incarnations[worker_id])
         self._held_back.pop(worker_id, None)
+        self._failures.pop(worker_id, None)
         self._slots[str(tag)] = Slot(tag, provider, "starting", now, reason)
         self._patience.started(str(tag), provider)
         return [

@@ -181,16 +181,16 @@ RULES: dict[str, ColumnRule] = {
         ColumnRule(
             "start",
             "text",
-            "what starts its workers: local (a process of the coordinator's machine), ssh or sky (SkyPilot); empty: "
-            "their owner",
+            "what starts its workers: local (a process of the coordinator's machine), ssh or sky (SkyPilot), which a "
+            "run uses itself; kubernetes or terraform, by files of `capacity apply --emit`; empty: their owner",
             default="",
-            choices=("", "local", "ssh", "sky"),
+            choices=("", "local", "ssh", "sky", "kubernetes", "terraform"),
         ),
         _text("address", "with start = ssh: [USER@]HOST[:PORT], or an alias of ssh's configuration; empty: worker_id"),
         _text("python", "with start = ssh: the interpreter there with Rollcast; empty: the run's configuration has it"),
         _text("advertise", "HOST:PORT at which other peers reach it, and the port on which it listens; empty: none"),
         _text("infra", "with start = sky: SkyPilot's infra, for example gcp/us-central1; empty: the cheapest cloud"),
-        _text("instance_type", "the cloud's name for the machine, with infra"),
+        _text("instance_type", "the cloud's name for the machine; with start = terraform it is needed"),
         _text("price_source", "source of the price"),
         _text("price_date", "date of the price, YYYY-MM-DD"),
     )

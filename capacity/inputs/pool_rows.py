@@ -8,7 +8,7 @@ from typing import Literal
 from capacity.model.roofline import Weights
 from capacity.model.workers import Pin
 
-Start = Literal["", "local", "ssh", "sky"]
+Start = Literal["", "local", "ssh", "sky", "kubernetes", "terraform"]
 """What starts a row's workers; empty: their owner."""
 
 
@@ -68,3 +68,13 @@ class PoolRow:
         if self.count == 1:
             return (self.worker_id,)
         return tuple(f"{self.worker_id}-{number}" for number in range(1, self.count + 1))
+
+    @property
+    def cloud(self) -> str:
+        """Return the cloud that the region names (``aws:us-east-1``); empty if it names none."""
+        return self.region.partition(":")[0] if ":" in self.region else ""
+
+    @property
+    def cloud_region(self) -> str:
+        """Return the region within its cloud; empty if the region names no cloud."""
+        return self.region.partition(":")[2]

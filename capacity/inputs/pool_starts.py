@@ -16,6 +16,7 @@ _NAME_OR_V4 = re.compile(rf"{_USER}(?P<host>[A-Za-z0-9][A-Za-z0-9._-]{{0,253}}){
 _V6 = re.compile(rf"{_USER}\[(?P<host>[A-Fa-f0-9:.]+(?:%[A-Za-z0-9._-]+)?)\]{_PORT}")
 _INFRA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/*-]{0,127}")
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
+_CLOUDS = ("aws", "gcp")
 
 #: Our name of a GPU -> SkyPilot's, where its clouds agree on one (SkyPilot 0.14, `sky show-gpus -a`). Elsewhere
 #: a row gives the cloud's own name in ``instance_type``.
@@ -81,6 +82,8 @@ def start_problem(row: PoolRow) -> StartProblem | None:
             return _ssh_problem(row)
         case "sky":
             return _sky_problem(row)
+        case "terraform":
+            return _terraform_problem(row)
         case _:
             return None
 
@@ -111,6 +114,16 @@ def _sky_problem(row: PoolRow) -> StartProblem | None:
         return StartProblem("instance_type", row.instance_type, "the cloud's name for a machine")
     if not row.instance_type and sky_accelerators(row) is None:
         return StartProblem("instance_type", "", f"SkyPilot's name for {row.hardware or 'this hardware'} is not known")
+    return None
+
+
+def _terraform_problem(row: PoolRow) -> StartProblem | None:
+    if row.cloud not in _CLOUDS or not row.cloud_region:
+        return StartProblem("region", row.region, f"CLOUD:REGION, the cloud one of {', '.join(_CLOUDS)}")
+    if not _INSTANCE.fullmatch(row.instance_type):
+        return StartProblem(
+            "instance_type", row.instance_type, "the cloud's name for the machine, for example g6.xlarge"
+        )
     return None
 
 

@@ -19,8 +19,9 @@ class ProvidersConfig(ProviderConfigs):
     demand: Path | None = None
     """The file of `rollcast capacity plan --demand`: its model and lengths give the workers' speeds, which
     want = "plan" needs; none: speeds are not known before they are measured."""
-    want: Literal["plan", "all"] = "plan"
-    """plan: run the workers that the capacity model chooses (section [capacity]); all: run every worker on offer."""
+    want: Literal["plan", "apply", "all"] = "plan"
+    """plan: run the workers that the capacity model chooses (section [capacity]); apply: those that `rollcast capacity
+    apply` asks for; all: run every worker on offer."""
     usd_per_hour_max: float | None = Field(None, ge=0.0)
     """Most that all workers may cost per hour, in USD, including the most traffic they can send; none: no limit."""
     usd_max: float | None = Field(None, ge=0.0)

@@ -139,6 +139,11 @@ class ProviderFleet:
             self.submit(WorkersWanted(self._wanted))
 
     @property
+    def wanted(self) -> frozenset[str]:
+        """Return the ids of the workers that should run, as last set."""
+        return frozenset(self._wanted or ())
+
+    @property
     def offers_known(self) -> bool:
         """Return whether every provider has reported its offers."""
         return self._providers.keys() <= self._offered

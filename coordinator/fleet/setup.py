@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,20 @@ from capacity.fleet.budget import Limits
 from capacity.fleet.events import LimitsChanged
 from capacity.fleet.fleet import FleetManager
 from capacity.fleet.journal import FleetJournal
+from capacity.fleet.overview import NO_FLEET, FleetOverview, overview_of
 from capacity.fleet.state import FleetSettings
 from capacity.providers.base import Provider
 from capacity.providers.factory import make_providers
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.core.events.actions import SetBudget
 from coordinator.core.events.prices import Budget
+from coordinator.fleet.applied import AppliedWorkers
 from coordinator.fleet.fleet import Deadlines, FleetCallbacks, ProviderFleet, UnixClock, jitter
 from coordinator.fleet.machines import read_machines
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
+from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.invite import Invite
 
@@ -40,16 +43,62 @@ ALL_WANTED = "all offered workers are wanted"
 _PROVIDERS = "providers"  # subfolder of the run folder
 
 
+def applied_path(run_folder: Path) -> Path:
+    """Return the path of the set that operators asked for."""
+    return run_folder / _PROVIDERS / "applied.json"
+
+
 def journal_path(run_folder: Path) -> Path:
     """Return the path of the fleet's journal."""
     return run_folder / _PROVIDERS / "journal.jsonl"
 
 
 class FleetHandle:
-    """The coordinator's fleet; None before it runs, and without providers."""
+    """The coordinator's fleet; None before it runs, and without providers.
+
+    ``applied`` is the set that operators ask for; None unless that decides which workers run.
+    """
 
     def __init__(self) -> None:
         self.fleet: ProviderFleet | None = None
+        self.applied: AppliedWorkers | None = None
+        self._want = ""
+
+    def run(self, fleet: ProviderFleet, applied: AppliedWorkers | None, want: str) -> None:
+        """Take the fleet that was started, and what decides which of its workers run."""
+        self.fleet, self.applied, self._want = fleet, applied, want
+
+    def overview(self) -> FleetOverview:
+        """Return all workers on offer with their states."""
+        if self.fleet is None:
+            return NO_FLEET
+        known = self.fleet.offers_known
+        return overview_of(self.fleet.manager, self.fleet.wanted, want=self._want, offers_known=known)
+
+    async def apply(self, start: Iterable[str], stop: Iterable[str], reason: str) -> FleetOverview:
+        """Add workers to the applied set and take others out, durably.
+
+        Raises:
+            MalformedMessage: another setting decides which workers run, or there is no such worker on offer.
+            StoreError: the disk refuses.
+        """
+        if self.fleet is None or self.applied is None:
+            raise MalformedMessage(
+                "this run starts no workers on request",
+                cause=f'providers.want is "{self._want}"' if self._want else "no pool is configured",
+                fix='set providers.pool and providers.want = "apply", and restart the coordinator',
+            )
+        wanted = list(start)
+        unknown = set(wanted) - {offer.worker.worker_id for offer in self.fleet.manager.offers}
+        if unknown:
+            raise MalformedMessage(
+                f"the run's pool has no worker {min(unknown)}",
+                cause=f"{len(unknown)} of the {len(wanted)} workers are not on offer",
+                fix="add their rows to the pool, and restart the coordinator",
+            )
+        await self.applied.change(wanted, stop, reason)
+        self.fleet.want(self.applied.reasons)
+        return self.overview()
 
     def merged(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """Return the run's status with the money spent under ``spending``; None there if no provider is configured."""
@@ -114,9 +163,11 @@ def make_fleet(
     return ProviderFleet(manager, providers, journal, callbacks, deadlines, clock)
 
 
-def coroutines(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[Coroutine[Any, Any, None]]:
+def coroutines(fleet: ProviderFleet, handle: FleetHandle, shell: Shell, want: str) -> list[Coroutine[Any, Any, None]]:
     """Return coroutines that each run until cancelled."""
-    return [fleet.run(), want_all(fleet) if config.want == "all" else want_planned(fleet, shell)]
+    if handle.applied is not None:
+        return [fleet.run(), want_applied(fleet, handle.applied)]
+    return [fleet.run(), want_all(fleet) if want == "all" else want_planned(fleet, shell)]
 
 
 async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:
@@ -167,6 +218,14 @@ async def want_all(fleet: ProviderFleet) -> None:
     while True:
         if fleet.offers_known:
             fleet.want(dict.fromkeys((offer.worker.worker_id for offer in fleet.manager.offers), ALL_WANTED))
+        await asyncio.sleep(WANTED_EVERY_S)
+
+
+async def want_applied(fleet: ProviderFleet, applied: AppliedWorkers) -> None:
+    """Run the workers that operators asked for."""
+    while True:
+        if fleet.offers_known:
+            fleet.want(applied.reasons)
         await asyncio.sleep(WANTED_EVERY_S)
 
 

@@ -13,6 +13,7 @@ _COMMANDS = {
     "what-if": ("what_if:what_if", "Plan for other staleness limits, uplinks, topologies and so on."),
     "replan": ("replan:replan", "Plan again from an earlier plan, or replay events since then."),
     "calibrate": ("calibrate:calibrate_run", "Fit speeds, T_train and T_bcast to a run's records."),
+    "apply": ("apply:apply", "Show what would be started to carry out a plan; start it with --yes."),
     "validate": ("validate:validate", "Simulate a plan and compare the results with its predictions."),
     "diff": ("diff:diff", "Compare two plans."),
     "status": ("live:status", "Show which peers of a run are on and why."),

@@ -21,7 +21,7 @@ def test_a_plan_of_providers_needs_speeds() -> None:
     for given in ({"pool": "pool.csv"}, {"demand": "demand.toml"}):
         with pytest.raises(ValidationError, match="pool and demand are needed together"):
             ProvidersConfig.model_validate(given)
-    assert ProvidersConfig.model_validate({"pool": "pool.csv", "want": "all"}).demand is None
+    assert ProvidersConfig.model_validate({"pool": "pool.csv", "want": "apply"}).demand is None
 
 
 def test_documented_example_is_valid(tmp_path: Path) -> None:

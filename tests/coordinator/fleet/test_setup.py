@@ -138,6 +138,24 @@ async def test_capacity_model_receives_offers_and_its_workers_are_started(
         kill_all(tmp_path / "workers")
 
 
+async def test_run_offers_the_machines_of_its_pool_to_operators(tmp_path: Path) -> None:
+    (tmp_path / "pool.csv").write_text(POOL)
+    providers = {"want": "apply", "pool": str(tmp_path / "pool.csv")}
+    async with running(tmp_path, changed(providers=providers)) as coordinator, aiohttp.ClientSession() as client:
+        async with asyncio.timeout(WAIT_S):
+            while not (fleet := await fleet_of(client, coordinator))["offers_known"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    assert (fleet["want"], fleet["start_timeout_s"]) == ("apply", 900.0)
+    (worker,) = fleet["workers"]
+    assert (worker["worker_id"], worker["usd_per_hour"], worker["state"]) == ("local", 3.6, "off")
+
+
+async def fleet_of(client: aiohttp.ClientSession, coordinator: Running) -> dict[str, Any]:
+    async with client.get(f"{coordinator.http_url}/api/v1/fleet") as response:
+        found: dict[str, Any] = await response.json()
+        return found
+
+
 async def test_without_providers_spending_is_none(tmp_path: Path) -> None:
     async with running(tmp_path) as coordinator:
         assert await spending(coordinator) is None
