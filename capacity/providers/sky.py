@@ -36,7 +36,7 @@ mkdir -p ~/.rollcast
 cd ~/.rollcast
 printf '%s\\n' "${INVITE}" > invite.txt
 unset {INVITE}
-exec python -m rollcast.cli.main peer peer.toml
+exec python -m rollcast.cli.main peer run peer.toml
 """
 _QUIET = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "NO_COLOR": "1"}
 _GONE = ("STOPPED", "TERMINATED")

@@ -13,6 +13,8 @@ from capacity.providers.base import WorkerTag
 from capacity.providers.config import ProviderConfigs, SkyConfig
 from capacity.providers.sky import INVITE as SECRET
 from capacity.providers.sky import SkyProvider, cluster_name, resources_of, tag_of, task_of
+from rollcast.cli.main import app
+from rollcast.cli.roles import peer
 from rollcast.runtime.errors import ProviderFailed
 from tests.capacity.providers.conformance import DEADLINE_S, INVITE, Setting, check
 from tests.capacity.providers.pool_machines import machines, pool_row
@@ -96,6 +98,15 @@ def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
     assert tag_of(name, "My.Run") == tag
     assert tag_of(name, "my.run") is None
     assert tag_of("rc-other", "My.Run") is None
+
+
+def test_the_task_runs_a_command_that_exists(tmp_path: Path) -> None:
+    """The script runs on another machine, so that nothing else would notice that the command was renamed."""
+    last = task_of("t", pool_row(**ROW), SkyConfig(), str(tmp_path / "peer.toml"))["run"].splitlines()[-1]
+    program, _, words = last.partition(" rollcast.cli.main ")
+    assert program == "exec python -m"
+    command, bound, _ = app.parse_args(words.split(), exit_on_error=False)
+    assert (command, str(bound.arguments["config"])) == (peer, "peer.toml")
 
 
 def test_resources_are_those_of_the_row_on_top_of_the_configuration() -> None:
