@@ -70,11 +70,6 @@ class PoolRow:
         return tuple(f"{self.worker_id}-{number}" for number in range(1, self.count + 1))
 
     @property
-    def cloud(self) -> str:
-        """Return the cloud that the region names (``aws:us-east-1``); empty if it names none."""
-        return self.region.partition(":")[0] if ":" in self.region else ""
-
-    @property
     def cloud_region(self) -> str:
         """Return the region within its cloud; empty if the region names no cloud."""
         return self.region.partition(":")[2]

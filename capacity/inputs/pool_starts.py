@@ -16,7 +16,7 @@ _NAME_OR_V4 = re.compile(rf"{_USER}(?P<host>[A-Za-z0-9][A-Za-z0-9._-]{{0,253}}){
 _V6 = re.compile(rf"{_USER}\[(?P<host>[A-Fa-f0-9:.]+(?:%[A-Za-z0-9._-]+)?)\]{_PORT}")
 _INFRA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/*-]{0,127}")
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
-_CLOUDS = ("aws", "gcp")
+_AWS_PLACE = re.compile(r"aws:[a-z]{2}(?:-[a-z]+){1,2}-[0-9][a-z]?")
 
 #: Our name of a GPU -> SkyPilot's, where its clouds agree on one (SkyPilot 0.14, `sky show-gpus -a`). Elsewhere
 #: a row gives the cloud's own name in ``instance_type``.
@@ -118,8 +118,8 @@ def _sky_problem(row: PoolRow) -> StartProblem | None:
 
 
 def _terraform_problem(row: PoolRow) -> StartProblem | None:
-    if row.cloud not in _CLOUDS or not row.cloud_region:
-        return StartProblem("region", row.region, f"CLOUD:REGION, the cloud one of {', '.join(_CLOUDS)}")
+    if not _AWS_PLACE.fullmatch(row.region):
+        return StartProblem("region", row.region, "a region or zone of AWS, for example aws:us-east-1")
     if not _INSTANCE.fullmatch(row.instance_type):
         return StartProblem(
             "instance_type", row.instance_type, "the cloud's name for the machine, for example g6.xlarge"

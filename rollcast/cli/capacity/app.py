@@ -18,7 +18,7 @@ _COMMANDS = {
     "diff": ("diff:diff", "Compare two plans."),
     "status": ("live:status", "Show which peers of a run are on and why."),
     "price": ("live:price", "Set the price of peers of a run."),
-    "set": ("set:change", "Set S, kappa and the budget of a running run."),
+    "set": ("live:change", "Set S, kappa and the budget of a running run."),
     "cost": ("cost:cost", "Show what a run's workers cost, by day and provider."),
     "schema": ("diff:schema", "Print the JSON Schema of a plan."),
 }

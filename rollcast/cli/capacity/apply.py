@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from capacity.emit.files import Tool, files_for, write_files
 from capacity.fleet.overview import FleetOverview, OfferedWorker
 from capacity.questions.application import Application, application_of
-from capacity.questions.plan_json import read_plan
+from capacity.questions.plan_json import PlanDocument, read_plan
 from capacity.reports.application import application_sheet
 from rollcast.cli.capacity.output import CHANGED, FEASIBLE, INFEASIBLE, note, print_json, print_sheets
 from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
@@ -21,11 +22,12 @@ from rollcast.cli.durations import in_words, seconds_of
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 
-SCHEMA = "rollcast.capacity.apply/1"
+SCHEMA, EMIT_SCHEMA = "rollcast.capacity.apply/1", "rollcast.capacity.emit/1"
 ACT_TIMEOUT_S = 30.0
 POLL_S = 1.0
 OFFERS_TIMEOUT_S = 60.0
 _BEYOND_START_S = 60.0
+_LEFT_OUT_SHOWN = 5
 _SETTLED = ("on", "failed", "refused")
 
 Flag = Annotated[bool, Parameter(negative=())]
@@ -37,6 +39,8 @@ def apply(
     yes: Flag = False,
     stop_others: Flag = False,
     timeout: str = "",
+    emit: Tool | None = None,
+    into: Path | None = None,
     run: RunOptions = THIS_RUN,
     json_output: Json = False,
 ) -> int:
@@ -56,10 +60,16 @@ def apply(
         Stop the run's workers that the plan does not choose; otherwise they stay on.
     timeout
         How long --yes waits, for example 10m; by default a minute longer than the run gives a worker to join.
+    emit
+        Ask no run: write the files with which this tool starts the plan's workers of its kind.
+    into
+        Folder for these files; by default the tool's name.
     json_output
         Print one JSON object.
     """
     document, target = read_plan(plan), Target.of(run)
+    if emit is not None:
+        return _emit(document, emit, into or Path(emit), json_output=json_output)
     timeout_s = seconds_of(timeout) if timeout else None
     fleet = _known_fleet(target)
     steps = application_of(document, fleet, stop_others=stop_others)
@@ -165,3 +175,19 @@ def _show(steps: Application, fleet: FleetOverview, *, done: bool, json_output: 
     print_sheets([application_sheet(steps, fleet, done=done)], "table", title="apply")
     if not done and steps.changes:
         note(["Nothing was changed. Carry it out with --yes."])
+
+
+def _emit(document: PlanDocument, tool: Tool, folder: Path, *, json_output: bool) -> int:
+    """Write a tool's files, and print the steps that a person takes with them."""
+    files, left_out = files_for(document, tool)
+    write_files(files, folder)
+    if json_output:
+        found = {"folder": str(folder), "files": list(files.texts), "steps": list(files.steps)}
+        print_json({"schema": EMIT_SCHEMA, **found, "left_out": list(left_out)})
+        return FEASIBLE
+    print("\n".join(str(folder / name) for name in files.texts))
+    print("\n  ".join(("Then, in that folder:", *files.steps)))
+    if left_out:
+        names = ", ".join(left_out[:_LEFT_OUT_SHOWN]) + (" ..." if len(left_out) > _LEFT_OUT_SHOWN else "")
+        note([f"{len(left_out)} of the plan's workers are started otherwise: {names}"])
+    return FEASIBLE

@@ -26,6 +26,7 @@ from rollcast.runtime.errors import ConfigError, MalformedMessage, ProviderFaile
 from rollcast.wire.ids import PeerId
 from tests.capacity.providers.workers import kill_all
 from tests.capacity.sample_fleet import chosen_document, fleet_of, offered
+from tests.cli.capacity.capacity_calls import call
 from tests.coordinator.fleet.fleet_process import Coordinator, fleet_over
 from tests.coordinator.fleet.test_fleet import live, running, until
 from tests.coordinator.http.serving import KEY, Given, served
@@ -127,6 +128,15 @@ async def test_a_failed_start_is_reported_and_the_others_run(
         assert "local-2: failed (the cloud has no such machine left)" in shown.err
         assert "local-1: on" in shown.err
         assert len(running(folder)) == 1
+
+
+def test_files_are_listed_with_the_steps_that_use_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, into = written(tmp_path, "cloud", "donor"), tmp_path / "files"
+    words = ("apply", plan, "--emit", "terraform", "--into", str(into))
+    found = call(capsys, *words)
+    assert (found.status, str(into / "workers.tf.json") in found.out, "donor" in found.err) == (0, True, True)
+    assert "terraform apply" in found.out
+    assert call(capsys, *words, "--json").json["left_out"] == ["donor"]
 
 
 def test_waiting_ends_in_time_and_names_the_workers_that_have_not_joined(capsys: pytest.CaptureFixture[str]) -> None:

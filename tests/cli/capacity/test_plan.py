@@ -16,8 +16,7 @@ from coordinator.config.config import LeaseConfig, RunConfig
 from coordinator.core.events.operator_events import PublishPeriodChanged, StalenessLimitChanged
 from rollcast.cli.capacity import plan
 from rollcast.cli.capacity.inputs import DemandOptions, demand_file
-from rollcast.cli.capacity.live import price
-from rollcast.cli.capacity.set import change
+from rollcast.cli.capacity.live import change, price
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.runtime.errors import ConfigError, MalformedMessage, PoolError
 from tests.cli.capacity.capacity_calls import call

@@ -1,0 +1,1 @@
+"""Test the files that start a plan's workers by other tools."""
