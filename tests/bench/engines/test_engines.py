@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from bench.engines import engines
+from bench.engines import engines, finish
 from bench.engines.agreement import equal_prefix
 from bench.engines.common import requests
 from bench.learner.sampler import model
@@ -37,6 +37,19 @@ def test_a_version_of_adapters_is_a_small_share_of_a_keyframe() -> None:
     share = engines.adapter_share("qwen3-8b", rank=16)
     assert share == pytest.approx(2 * engines.adapter_share("qwen3-8b", rank=8))
     assert 0.001 < share < 0.006
+
+
+def test_what_is_left_out_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = engines.run(parsed("--only", "adapters"))
+    assert set(outcome.missing) == {f"reward_{form}" for form in ("vllm", "mixed", "lora", "nvfp4", "noise")}
+    assert "left out: speed, agreement, finish, vllm" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_rollouts_that_finish_beside_newer_ones_are_compared_with_drained_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TOKENS_MAX": 12, "MEDIAN_TOKENS": 4, "ROWS": 4, "BATCHES_PER_VERSION": 1}.items():
+        monkeypatch.setattr(finish, name, value)
+    assert engines.run(parsed("--only", "finish")).figures["finish_beside_per_drained"] > 0.0
 
 
 @pytest.mark.vllm

@@ -109,12 +109,14 @@ async def test_a_model_that_is_divided_samples_the_same_tokens(tmp_path: Path, m
 async def test_rollouts_survive_a_worker_that_is_killed(tmp_path: Path) -> None:
     async with started(MODEL, tmp_path) as engine:
         generation = engine.begin(REQUESTS)
-        made = {new.request: [new] for new in await generation.next_slice(2)}
+        made: dict[int, list[CompletionSlice]] = {index: [] for index in range(len(REQUESTS))}
+        for new in await generation.next_slice(2):  # on a slow machine not of every rollout
+            made[new.request].append(new)
         killed = [one for one in psutil.Process().children(recursive=True) if "Worker" in one.name()]
         assert killed
         for process in killed:
             process.kill()
-        while not all(made[index][-1].finish_reason for index in range(len(REQUESTS))):
+        while not all(pieces and pieces[-1].finish_reason for pieces in made.values()):
             for new in await generation.next_slice(NEW_TOKENS):
                 made[new.request].append(new)
         await generate(engine, REQUESTS)  # vLLM may have sampled all tokens of the others before it was killed
