@@ -88,6 +88,9 @@ BENCHES = {
     "longrun": {
         "hour": ("Run an hour of churn with 16 peers, half of them behind routers; report growth and missed versions."),
     },
+    "adversary": {
+        "adversary": "Sample as 15 kinds of attackers do; report after how many tokens each is convicted.",
+    },
     "structure": {
         "house": "Measure how easily code is found: modules per folder, import circles, files on an event's way.",
     },

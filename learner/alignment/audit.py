@@ -24,20 +24,21 @@ from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-# (sampler, dtype of the values between layers) -> highest margin of an honest sampler, in nats. Measured with the
-# learner on a CPU by `python -m bench adversary`; the floors that these bounds lie above are in docs/trust.md.
+# (sampler, dtype of the values between layers) -> bound of an honest sampler's margins, in nats, with the learner on a
+# CPU. In float32 nothing above 0 was ever measured. In bfloat16 margins grow with the logits, which differ from model
+# to model: the bound is several times what `python -m bench adversary --precision bfloat16` finds (docs/trust.md).
 BOUNDS_NATS: dict[tuple[str, str], float] = {
     ("jax-cpu", "float32"): 1e-3,
-    ("jax-cpu", "bfloat16"): 0.02,
+    ("jax-cpu", "bfloat16"): 0.5,
     ("vllm-cpu", "float32"): 1e-3,
-    ("vllm-cpu", "bfloat16"): 0.05,
+    ("vllm-cpu", "bfloat16"): 0.5,
 }
-# Everything else, such as GPUs, is not measured: far above any rounding in 16 bits, and below most margins of tokens
-# that were not sampled from their seed at all.
-WIDEST_NATS = 1.0
+# Everything else, such as GPUs, is not measured: far above rounding in 16 bits, and below most margins of tokens that
+# were not sampled from their seed at all.
+WIDEST_NATS = 2.0
 # Engines that do not sample from the seeds of leases.
 UNSEEDED = frozenset({"sglang"})
-# A token is far beyond its bound at this multiple of it. The floors have shown nothing within a third of the bounds.
+# A token is far beyond its bound at this multiple of it.
 FAR = 4.0
 
 Array = np.ndarray[Any, Any]

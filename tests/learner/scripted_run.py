@@ -297,6 +297,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
                 token_ids=tokens,
                 loss_mask=b"\1" * len(tokens),
                 reported_logprobs=[-1000.0] * len(tokens),
+                sampler="jax-cpu",
                 routes=b"" if script.routes is None else _routes(script.routes, len(tokens), random),
             )
             rollouts.append(

@@ -26,7 +26,7 @@ AUDIT = "audit"  # key in the ledger's meta table, for the book as JSON
 RECORDS_MAX = 16384  # identities; beyond, those without a conviction that were judged first are discarded
 
 ACCUSED_P = 1e-10  # of a false accusation of one identity: 1e-6 in a run of 10,000
-BEYOND_P = 1e-6  # of an honest token beyond its bound; none in a million was a third as far as the bound
+BEYOND_P = 1e-6  # of an honest token beyond its bound; bounds are several times the largest of 100,000
 FAR_P = 1e-18  # of an honest token far beyond it: memory that fails, not rounding
 CHEATS_P = (0.3, 0.03, 0.003)  # of a cheat's token beyond the bound
 WINDOW_TOKENS = 8192

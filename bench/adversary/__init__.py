@@ -1,0 +1,1 @@
+"""Measure what hostile members of a run achieve, and after how much work they are found."""

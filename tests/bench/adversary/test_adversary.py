@@ -1,0 +1,44 @@
+"""Test the figures about attackers, on margins that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import bench.__main__ as main
+from bench.adversary.adversary import _over_all
+from bench.adversary.attackers import ATTACKERS, figures_of, finding
+
+BOUND = 0.01
+
+
+def test_an_attacker_that_is_always_far_off_is_caught_by_its_first_rollout() -> None:
+    found = figures_of(np.ones((20, 8), np.float32), BOUND, identities=10)
+    assert (found.share, found.caught_share, found.caught_in_64, found.tokens_p99, found.trained) == (1, 1, 1, 8, 0)
+    assert _over_all({"one": found})["tokens_p99_max"] == 8.0
+
+
+def test_nobody_is_accused_of_honest_tokens() -> None:
+    found = figures_of(np.zeros((20, 8), np.float32), BOUND, identities=10)
+    assert (found.share, found.caught_share, found.tokens_p99) == (0.0, 0.0, float("inf"))
+
+
+def test_rollouts_without_a_token_beyond_count_as_trained() -> None:
+    margins = np.zeros((40, 8), np.float32)
+    margins[0, 3] = 1.0
+    found = figures_of(margins, BOUND, identities=50)
+    assert found.caught_share == 1.0
+    assert 20.0 < found.trained <= 39.0
+    assert finding(margins[0], BOUND).far == 1
+
+
+def test_the_zoo_has_at_least_fourteen_attackers() -> None:
+    assert len(ATTACKERS) >= 14
+    assert "adversary" in main.BENCHES["adversary"]
+
+
+@pytest.mark.slow
+def test_a_small_zoo_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--json", "--rollouts", "16", "--tokens", "16", "--honest-tokens", "500", "--identities", "20"]
+    assert main.main(["adversary", *options]) == 0
+    assert '"false_accusations": 0' in capsys.readouterr().out
