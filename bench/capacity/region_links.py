@@ -1,15 +1,16 @@
-"""Read the links between ten AWS regions (DT-FM). Origin: data/dtfm."""
+"""Read the links between ten AWS regions (DT-FM, 2022). Origin and licence: data/dtfm/README.md."""
 
 from __future__ import annotations
 
+import csv
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capacity.catalogue.csv_tables import read_rows
-
+_FILE = Path(__file__).parent / "data" / "dtfm" / "aws_10_regions_delay_bandwidth.csv"
 BYTES_PER_GBIT = 1e9 / 8
 
 
@@ -31,7 +32,7 @@ class LinkMatrix:
 @functools.cache
 def ten_regions() -> LinkMatrix:
     """Return the links between ten AWS regions, Oregon to Ireland."""
-    rows = read_rows("dtfm", "aws_10_regions_delay_bandwidth.csv")
+    rows = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines()))
     names = tuple(dict.fromkeys(name for row in rows for name in (row["a"], row["b"])))
     index = {name: number for number, name in enumerate(names)}
     rates, delays = np.full((len(names), len(names)), np.inf), np.zeros((len(names), len(names)))

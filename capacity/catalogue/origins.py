@@ -29,7 +29,6 @@ ORIGINS = {
         Origin("models", "model sizes", "config.json of each repository on Hugging Face", "facts", "2025", None),
         Origin("prices", "offers of rented GPUs", "skypilot-org/skypilot-catalog", "facts", "2026-11-22", 0.5),
         Origin("skyplane", "prices of traffic by cloud region", "skyplane-project/skyplane", "Apache-2.0", "2022", 0.1),
-        Origin("dtfm", "links between ten AWS regions", "DS3Lab/DT-FM", "MIT", "2022", 0.2),
         Origin(
             "servegen-deepseek-r1",
             "lengths of DeepSeek-R1",
