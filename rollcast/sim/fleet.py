@@ -16,6 +16,7 @@ from rollcast.sim.nodes import origin as origin_node
 from rollcast.sim.nodes.chunked import ChunkReceiver
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.fluid import FluidBroadcast, FluidReceiver
+from rollcast.sim.nodes.hoarder import HoarderNode
 from rollcast.sim.nodes.learner import LearnerNode
 from rollcast.sim.nodes.origin import OriginNode
 from rollcast.sim.nodes.peer import PeerNode
@@ -67,7 +68,8 @@ class Fleet:
             for _ in range(settings.peers)
         )
         engines = settings.engines or tuple(sampled)
-        self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in range(settings.peers)]
+        numbers = range(settings.peers + settings.hoarders)
+        self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in numbers]
         if settings.operator_every_s:
             Operator(ground, self.coordinator)
         self.over = False  # the run has ended: the supervisor restarts no process any more
@@ -145,7 +147,8 @@ class Fleet:
     def _new_peer(self, number: int, engine: EngineSettings) -> PeerNode:
         name, line = self.name_of(number), self.settings.lines[number % len(self.settings.lines)]
         self.ground.network.add(name, line)
-        node = PeerNode(self.ground, self.coordinator, name, line, engine)
+        kind = PeerNode if number < self.settings.peers else HoarderNode
+        node = kind(self.ground, self.coordinator, name, line, engine)
         if self.settings.receiving == "chunks":
             node.receiver = ChunkReceiver(node, self._hosts)
         else:

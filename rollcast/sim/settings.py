@@ -67,6 +67,7 @@ class FleetSettings:
     """
 
     peers: int = 6
+    hoarders: int = 0  # further peers that ask for all work and do none
     # the run
     steps: int = 1_000_000
     staleness_limit: int = 3

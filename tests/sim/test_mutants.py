@@ -31,6 +31,7 @@ QUICK = {
     "drop-counted-twice": "I11",
     "announced-before-pushed": "I12",
     "leases-never-expire": "deadline",
+    "slots-as-asked-for": "starve",
     "evaluated-with-any-version": "evaluation",
 }
 SEEDS_MAX = 20

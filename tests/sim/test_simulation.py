@@ -14,7 +14,7 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
-from rollcast.sim.settings import RESUME_S
+from rollcast.sim.settings import RESUME_S, FleetSettings
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
 
 #: Seeds that found bugs with earlier mixes of faults, and some more.
@@ -127,6 +127,16 @@ def test_evaluations_neither_age_rollouts_nor_stop_the_learner() -> None:
     assert max(outcome.ages) <= fleet.staleness_limit
     assert _mean_age(outcome) <= _mean_age(plain) + 0.1
     assert outcome.utilisation > 0.85 * plain.utilisation
+
+
+@pytest.mark.sim
+def test_members_that_ask_for_all_work_and_do_none_cost_few_steps() -> None:
+    """Without allowances one such member beside three ends the run: no batch is ever complete."""
+    fleet = FleetSettings(peers=3, groups_per_step=4, samples_per_group=4)
+    plain = clean(simulate(fleet, 1, seconds=120.0))
+    for hoarders in (1, 2):
+        outcome = clean(simulate(replace(fleet, hoarders=hoarders), 1, seconds=120.0))
+        assert outcome.steps >= 0.85 * plain.steps, hoarders
 
 
 def _mean_age(outcome: Outcome) -> float:

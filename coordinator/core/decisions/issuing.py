@@ -20,10 +20,13 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
 from coordinator.core.leases.groups import Attempt, Group, Prefix
 from coordinator.core.leases.lease_book import NO_PREFIXES
+from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
+_PEERS_ASKED = 8  # idle ones that are considered for a slot of a group that would be all one peer's
+_NEWCOMERS_TRIED = 32  # that wait for what newcomers may hold, after each event that may make room
 _GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
 
 
@@ -113,6 +116,7 @@ class _Load:
 
     held_now: int  # given in its present session
     held: int
+    at_once: int  # slots that it generates at once, as far as it may hold them
     capacity: int
     slots_per_s: float | None  # None: not measured lately
 
@@ -125,6 +129,7 @@ class Round:
         self._now = now
         self._loads: dict[PeerId, _Load] = {}
         self.pacing = Pacing.of(state, now)
+        self._allowances = state.allowances
         self.actions: list[Action] = []
         """Records of the leases that were given."""
 
@@ -134,6 +139,8 @@ class Round:
         """Put members in line, or take them out of it, for which something changed since the last call."""
         members = self._state.members
         changed, freed = members.take_changed(), self._state.book.take_freed()
+        if freed:
+            changed += members.take_trial_line(_NEWCOMERS_TRIED)
         for peer_id in dict.fromkeys(changed + freed) if freed else changed:
             member = members.get(peer_id)
             if member is not None:
@@ -145,8 +152,21 @@ class Round:
         if member.version is None or member.free_slots <= 0 or not may_work or self._room(member) <= 0:
             shares.leave(member.peer_id)
             return
-        busy = self._load(member).held_now >= member.concurrent_rollouts
-        member.virtual_time = shares.wait(member.peer_id, member.order, member.version, member.virtual_time, ahead=busy)
+        rank = self._rank(member)
+        member.virtual_time = shares.wait(member.peer_id, member.order, member.version, member.virtual_time, rank=rank)
+
+    def _rank(self, member: Member) -> Rank:
+        load = self._load(member)
+        if load.held_now >= load.at_once:
+            return PREFETCHES
+        allowances, book = self._allowances, self._state.book
+        if not allowances.are_shared:
+            return IDLE
+        slots = book.shares.by_peer[member.peer_id]
+        if self._state.members.has_several_invites:
+            slots = max(slots, book.shares.by_invite[member.invite])
+        slots_in_all = len(book) * self._state.settings.samples_per_group
+        return ABOVE_SHARE if allowances.is_above_share(slots, slots_in_all) else IDLE
 
     def _room(self, member: Member) -> int:
         """Return how many slots the member can be given now.
@@ -157,14 +177,25 @@ class Round:
         if member.free_slots <= 0:
             return 0
         load = self._load(member)
-        return min(member.free_slots, load.capacity - load.held_now, 2 * load.capacity - load.held)
+        room = min(member.free_slots, load.capacity - load.held_now, 2 * load.capacity - load.held)
+        if room <= 0 or member.reputation.earned.has_delivered:
+            return room
+        members, invite = self._state.members, member.invite
+        on_trial = self._state.book.shares.on_trial[invite]
+        left = self._allowances.most_on_trial(members.newcomers(invite)) - on_trial
+        if left < 1:
+            members.trial_line[member.peer_id] = None
+        return int(min(room, left))
 
     def _load(self, member: Member) -> _Load:
         load = self._loads.get(member.peer_id)
         if load is None:
             held_now, held = self._state.book.held(member.peer_id)
             slots_per_s = self._state.forecast.slots_per_s(member.peer_id, self._now)
-            load = _Load(held_now, held, self._capacity(member.concurrent_rollouts, slots_per_s), slots_per_s)
+            most = self._allowances.most_of(member.reputation.earned)
+            at_once = min(member.concurrent_rollouts, most)
+            capacity = min(self._capacity(member.concurrent_rollouts, slots_per_s), most)
+            load = _Load(held_now, held, at_once, capacity, slots_per_s)
             self._loads[member.peer_id] = load
         return load
 
@@ -174,7 +205,7 @@ class Round:
         Without a slot that waits, each one that becomes free would stay empty for a round trip and up to two slices.
         """
         settings = self._state.settings
-        most = int(settings.prefetch_batches * at_once)
+        most = self._state.most_held(at_once)
         return most if slots_per_s is None else min(most, at_once + math.ceil(slots_per_s * settings.prefetch_s))
 
     # ---------------------------------------------------------------- leases
@@ -215,13 +246,14 @@ class Round:
         if free <= 0 or member.version is None:
             return None
         load = max(
-            member.concurrent_rollouts,
+            self._load(member).at_once,
             self._load(member).held_now + min(free, self._state.settings.samples_per_group),
         )
         for groups_ahead, group in tried:
-            oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load)
+            indices = self._slots_for(member, group, free, groups_ahead)
+            oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load) if indices else None
             if oldest is not None:
-                return self.grant(member, group, self._state.book.open_slots(group)[:free], groups_ahead, oldest)
+                return self.grant(member, group, indices, groups_ahead, oldest)
         groups_ahead = len(self._state.book)
         if not self.pacing.may_open(groups_ahead):
             return None
@@ -229,7 +261,29 @@ class Round:
         opened = None if oldest is None else self._open_group()
         if oldest is None or opened is None:
             return None
-        return self.grant(member, opened, self._state.book.open_slots(opened)[:free], groups_ahead, oldest)
+        return self.grant(member, opened, self._slots_for(member, opened, free, groups_ahead), groups_ahead, oldest)
+
+    def _slots_for(self, member: Member, group: Group, free: int, groups_ahead: int) -> list[int]:
+        """Return the slots of a group that the member may be given: not the whole group if another peer is idle.
+
+        A group all of whose rollouts come from one identity, or invite, has the advantages that this one chooses.
+        """
+        state = self._state
+        indices = state.book.open_slots(group)[:free]
+        if not self._allowances.are_shared or len(group.slots) == 1:
+            return indices
+        same_invite = state.members.has_several_invites
+
+        def is_other(peer_id: PeerId, invite: str) -> bool:
+            return peer_id != member.peer_id and not (same_invite and invite == member.invite)
+
+        made = (one for slot in group.slots for one in (*slot.live, *([slot.filling.attempt] if slot.filling else [])))
+        open_left = len(state.book.open_slots(group)) - len(indices)
+        if open_left or any(is_other(one.peer_id, one.invite) for one in made):
+            return indices
+        idle = state.members.shares.idle(self.pacing.oldest_version(groups_ahead), _PEERS_ASKED)
+        others = (state.members.get(peer_id) for peer_id in idle)
+        return indices[:-1] if any(one and is_other(one.peer_id, one.invite) for one in others) else indices
 
     def _open_group(self) -> Group | None:
         """Open a group for the next prompt; None if there is no prompt."""
@@ -316,8 +370,10 @@ class Round:
             member.peer_id,
             now=self._now,
             deadline=self._now + state.settings.lease_deadline_s,
-            load=max(member.concurrent_rollouts, load.held_now + len(indices)),
+            load=max(load.at_once, load.held_now + len(indices)),
             prefixes=prefixes,
+            invite=member.invite,
+            on_trial=not member.reputation.earned.has_delivered,
         )
         load.held_now += len(attempts)
         load.held += len(attempts)
@@ -333,7 +389,7 @@ class Round:
         if per_s:
             return per_s
         typical_s = self._state.forecast.typical_s(member.peer_id, 1, self._now)
-        return max(1, member.concurrent_rollouts) / (typical_s or 1.0)
+        return max(1, self._load(member).at_once) / (typical_s or 1.0)
 
     # ---------------------------------------------------------------- prompts
 

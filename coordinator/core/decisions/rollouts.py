@@ -62,6 +62,7 @@ class _Storing:
 
     peer_id: PeerId
     rollout: Rollout
+    attempt: Attempt
     uploads: list[UploadId]
 
 
@@ -134,7 +135,7 @@ class Rollouts:
         rollout_id = RolloutId(self._last_rollout)
         versions = [segment.version for segment in rollout.segments]
         losers = state.book.fill(attempt, rollout_id, min(versions), max(versions))
-        self._storing[rollout_id] = _Storing(event.peer_id, rollout, [event.upload_id])
+        self._storing[rollout_id] = _Storing(event.peer_id, rollout, attempt, [event.upload_id])
         self._storing_by_key[attempt.key] = rollout_id
         actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, rollout)]
         return actions + state.close_attempts(losers, "late_duplicate", notify_peers=True) if losers else actions
@@ -180,6 +181,9 @@ class Rollouts:
         reputation = self._state.members.reputation(storing.peer_id)
         reputation.accepted += 1
         reputation.returns = 0
+        member = self._state.members.get(storing.peer_id)
+        most = self._state.most_held(0 if member is None else member.concurrent_rollouts)
+        self._state.members.delivered(storing.attempt, self._state.allowances, most)
         actions: list[Action] = [
             AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
         ]

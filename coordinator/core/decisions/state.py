@@ -18,13 +18,14 @@ from coordinator.core.events.actions import (
 )
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.core.leases.batches import Batches, Usefulness
-from coordinator.core.leases.drop_counts import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.core.leases.drop_counts import LOST, TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.forecast import Forecast
 from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
+from coordinator.core.members.allowances import Allowances
 from coordinator.core.members.audit_book import AuditBook
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Members
@@ -102,11 +103,25 @@ class CoreState:
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
 
+    @property
+    def allowances(self) -> Allowances:
+        """How many slots members may hold now."""
+        settings = self.settings
+        return self.members.allowances(
+            settings.groups_per_step * settings.samples_per_group, settings.samples_per_group
+        )
+
+    def most_held(self, concurrent_rollouts: int) -> int:
+        """Return the most slots that a peer which generates so many rollouts at once can use."""
+        return int(self.settings.prefetch_batches * concurrent_rollouts)
+
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         """Close a live attempt that ended without a rollout; its slot will be issued again."""
         self.book.close(attempt)
         if reason in TOO_SLOW:
             self.forecast.gave_up(attempt, self.now)
+        if reason in LOST and attempt.load:  # not if an earlier coordinator issued it, at a time that is not known
+            self.members.lost(attempt, self.allowances, self.now)
         return self._drop(attempt, reason)
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, notify_peers: bool) -> list[Action]:

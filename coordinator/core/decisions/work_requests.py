@@ -7,22 +7,24 @@ from dataclasses import dataclass
 from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action
+from coordinator.core.events.actions import Action, Note
 from coordinator.core.events.events import LeasesReturned, WorkRequested
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId
 
 _RETRY_S = 1.0  # peers that were too slow for the open work are considered again so often
+_NEWCOMERS_RETRIED = 1024  # at one time, of those that wait for what newcomers may hold
 _RETURNS_FREE = 3  # times in a row that a peer may return leases without a pause
 _REST_FIRST_S, _REST_MAX_S = 1.0, 60.0  # without work after one return more, then doubled each time
 
 
 @dataclass(slots=True)
 class _Rest:
-    """A peer that returned leases too often; its requests wait."""
+    """A peer that returned or lost leases too often; its requests wait."""
 
     until: float
     free_slots: int = 0
+    while_others_work: bool = False  # it ends when no other peer delivers
 
 
 class WorkRequests:
@@ -66,11 +68,34 @@ class WorkRequests:
         times = reputation.returns - _RETURNS_FREE
         if times > 0:
             rest_s = min(_REST_MAX_S, _REST_FIRST_S * 2.0 ** min(times - 1, 16))
-            reputation.resting = f"no new work for {rest_s:g} s: it returned leases {reputation.returns} times in a row"
-            self._resting[member.peer_id] = _Rest(now + rest_s)
+            self._rest(member, now, rest_s, f"it returned leases {reputation.returns} times in a row")
+
+    def _rest_after_losses(self, now: float) -> list[Action]:
+        """Give no work for a while to peers whose leases came to nothing again and again."""
+        members, actions = self._state.members, list[Action]()
+        for peer_id in members.take_lost():
+            member, earned = members.get(peer_id), members.reputation(peer_id).earned
+            rest_s = earned.rest_s(self._state.settings.lease_deadline_s)
+            if member is None or not rest_s or not members.any_works:
+                continue
+            why = f"its leases came to nothing {earned.losses} times in a row"
+            self._rest(member, now, rest_s, why, while_others_work=True)
+            actions.append(Note("peer_rests", peer_id, member.reputation.resting))
+        return actions
+
+    def _rest(self, member: Member, now: float, rest_s: float, why: str, *, while_others_work: bool = False) -> None:
+        member.reputation.resting = f"no new work for {rest_s:g} s: {why}"
+        self._resting[member.peer_id] = _Rest(now + rest_s, member.free_slots, while_others_work)
+        self._state.members.set_free_slots(member, 0)
 
     def _end_rests(self, now: float) -> None:
-        for peer_id in [peer_id for peer_id, rest in self._resting.items() if rest.until <= now]:
+        others_work = self._state.members.any_works
+        over = [
+            peer_id
+            for peer_id, rest in self._resting.items()
+            if rest.until <= now or (rest.while_others_work and not others_work)
+        ]
+        for peer_id in over:
             rest = self._resting.pop(peer_id)
             self._state.members.reputation(peer_id).resting = ""
             member = self._state.members.get(peer_id)
@@ -84,13 +109,15 @@ class WorkRequests:
         if now - self._retried_at >= _RETRY_S:
             self.reconsider_all(now)
         actions = state.close_attempts(state.book.expired(now), "lease_expired", notify_peers=True)
+        actions += self._rest_after_losses(now)
         state.book.lose(now)
         return actions
 
     def reconsider_all(self, now: float) -> None:
         """Consider again the peers that were set aside: work that was too late for them may be in time now."""
         self._retried_at = now
-        self._state.members.changed(self._state.members.shares.take_set_aside())
+        members = self._state.members
+        members.changed(members.shares.take_set_aside() + members.take_trial_line(_NEWCOMERS_RETRIED))
 
     def learner_moved(self, now: float) -> None:
         """Measure the learner's pace after a batch was requested or recorded: open work has its turn earlier now."""

@@ -42,6 +42,7 @@ class PeerJoined:
     software: str = ""  # name and release
     public_name: str = ""  # shown to the public by its owner's wish, empty if none
     host: str = ""  # IP address from which its session comes, empty if unknown
+    invite: str = ""  # id of the invite with which the identity joined, empty if unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ DropReason = Literal[
 #: Reasons for which an attempt's duration so far is a lower bound of its full duration.
 TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_stale", "late_duplicate"})
 
+#: Reasons that lower what the attempt's peer may hold: nothing useful came of its lease.
+LOST: frozenset[DropReason] = frozenset({"lease_expired", "malformed"})
+
 RefusalReason = Literal[
     "malformed",  # no valid rollout, and not for a slot that its sender holds
     "fenced",  # not this peer's attempt, or an attempt that is over

@@ -38,6 +38,7 @@ class Attempt:
 
     ``load``: slots that its peer held then or generates at once, whichever is more; 0 if unknown, because the attempt
     was issued before a restart. ``prefix``: the tokens that the peer was given to continue; None: unknown.
+    ``invite``: with which its peer joined; empty if unknown. ``on_trial``: its peer had delivered nothing before.
     """
 
     lease_id: LeaseId
@@ -49,6 +50,8 @@ class Attempt:
     issued_at: float = 0.0
     load: int = 0
     prefix: Prefix | None = ()
+    invite: str = ""
+    on_trial: bool = False
     key: AttemptKey = field(init=False)
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from coordinator.core.leases.groups import (
 )
 from coordinator.core.leases.in_flight import InFlight
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
+from coordinator.core.leases.slot_shares import SlotShares
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
@@ -61,6 +62,7 @@ class LeaseBook(InFlight[Attempt]):
         self._ids_before = self._last_lease = ids_before
         self.unscored = 0  # rollouts received and not scored
         self._freed: dict[PeerId, None] = {}
+        self.shares = SlotShares()
 
     # ---------------------------------------------------------------- questions
 
@@ -191,6 +193,8 @@ class LeaseBook(InFlight[Attempt]):
         now: float = 0.0,
         load: int = 0,
         prefixes: Mapping[int, Prefix] = NO_PREFIXES,
+        invite: str = "",
+        on_trial: bool = False,
     ) -> list[Attempt]:
         """Issue one lease for these slots of a group and return its attempts.
 
@@ -198,6 +202,7 @@ class LeaseBook(InFlight[Attempt]):
             indices: sample indices of the slots.
             load: slots that the peer holds or generates at once, see Attempt.
             prefixes: tokens that earlier attempts generated, by sample index.
+            invite, on_trial: see Attempt.
 
         Raises:
             ValueError: a slot is filled, or has the most live attempts that it may have.
@@ -209,6 +214,8 @@ class LeaseBook(InFlight[Attempt]):
                 issued_at=now,
                 load=load,
                 prefix=prefixes.get(index, ()),
+                invite=invite,
+                on_trial=on_trial,
             )
             for index in indices
         ]
@@ -230,6 +237,7 @@ class LeaseBook(InFlight[Attempt]):
         slot.live.append(attempt)
         slot.last_token = attempt.fencing_token
         self._begin_live(attempt)
+        self.shares.add(attempt, live=True)
 
     def take_freed(self) -> list[PeerId]:
         """Return the peers whose attempts ended since the last call, and clear that set."""
@@ -268,6 +276,7 @@ class LeaseBook(InFlight[Attempt]):
         self._slot_of_rollout[filling.rollout_id] = (attempt.group_id, attempt.sample_index)
         group.unfilled -= 1
         self.unscored += 1
+        self.shares.add(attempt, live=False)
 
     def reopen(self, group: Group, index: int) -> Filling:
         """Empty a filled slot, whose rollout does not count any more, and return what it held; the slot is open again.
@@ -286,6 +295,7 @@ class LeaseBook(InFlight[Attempt]):
         self.unscored -= not filling.scored
         del self._filled[filling.attempt.key]
         del self._slot_of_rollout[filling.rollout_id]
+        self.shares.remove(filling.attempt, live=False)
         self._remember(filling.attempt, stored=True)
         self._index(group)
         return filling
@@ -331,6 +341,7 @@ class LeaseBook(InFlight[Attempt]):
             del self._filled[filling.attempt.key]
             del self._slot_of_rollout[filling.rollout_id]
             self.unscored -= not filling.scored
+            self.shares.remove(filling.attempt, live=False)
             self._remember(filling.attempt, stored=True)
         del self._groups[group.group_id]
         for index in (self._order, self._open, self._ready):
@@ -346,6 +357,7 @@ class LeaseBook(InFlight[Attempt]):
 
     def _end_live(self, attempt: Attempt) -> None:
         super()._end_live(attempt)
+        self.shares.remove(attempt, live=True)
         if attempt.key in self._grace.attempts:
             self._grace.ended(attempt.peer_id, attempt.key)
         self._freed[attempt.peer_id] = None
@@ -373,6 +385,7 @@ class LeaseBook(InFlight[Attempt]):
         fillings = [filling for group in self for filling in group.fillings()]
         assert {filling.attempt.key for filling in fillings} == self._filled.keys(), "filled slots"
         assert {filling.rollout_id for filling in fillings} == self._slot_of_rollout.keys(), "rollouts"
+        self.shares.validate(self._live.values(), (filling.attempt for filling in fillings))
         assert self.unscored == sum(not filling.scored for filling in fillings), "unscored rollouts"
         assert len(self._finished) <= self._finished_kept, "finished attempts are not bounded"
         for group in self:

@@ -2,19 +2,27 @@
 
 Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528): each peer has a virtual time, which advances by slots / speed
 with each lease, and the peer that is furthest behind is next. Idle peers come before those that only prefetch. The cost
-of a choice does not grow with the number of peers.
+of a choice does not grow with the number of peers. Idle peers that have more than their share of a batch come after
+those that have not: they get what these leave.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Literal
 
 from rollcast.wire.ids import PeerId, Version
 
 _OUTDATED_MAX = 64  # outdated entries that are kept beyond the number of places, so that clearing them out is rare
 
-_Line = tuple[bool, Version]  # whether its peers only prefetch, and the version that they hold
+Rank = Literal[0, 1, 2]
+"""0: idle; 1: idle, with more than its share of a batch; 2: it only prefetches."""
+IDLE: Rank = 0
+ABOVE_SHARE: Rank = 1
+PREFETCHES: Rank = 2
+
+_Line = tuple[Rank, Version]  # rank of its peers, and the version that they hold
 _Entry = tuple[float, int, PeerId]  # virtual time, order of joining
 
 
@@ -35,7 +43,7 @@ class FairShare:
         self._entries = 0  # in all lines, outdated ones included
         self.clock = 0.0  # virtual time of the peer that was served last
 
-    def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, ahead: bool) -> float:
+    def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, rank: Rank) -> float:
         """Put a peer that wants slots in line; a peer that is set aside stays so until it holds another version.
 
         Returns its virtual time, which for a peer that was not in line is at least the clock: waiting elsewhere earns
@@ -46,7 +54,7 @@ class FairShare:
         if self._aside.get(peer_id) == version:
             return virtual_time
         self._aside.pop(peer_id, None)
-        line, entry = (ahead, version), (virtual_time, order, peer_id)
+        line, entry = (rank, version), (virtual_time, order, peer_id)
         place = self.places.get(peer_id)
         if place is not None and (place.line, place.entry) == (line, entry):
             return virtual_time
@@ -74,7 +82,7 @@ class FairShare:
 
     def first(self, oldest_version: Version) -> PeerId | None:
         """Return the next peer among those that hold this version or a newer one; None if there is none."""
-        best: tuple[bool, _Entry] | None = None
+        best: tuple[Rank, _Entry] | None = None
         for line in list(self._lines):
             if line[1] < oldest_version:
                 continue
@@ -87,11 +95,11 @@ class FairShare:
         """Return some of the idle peers in line that hold this version or a newer one, ``count`` at most."""
         found: list[PeerId] = []
         for line, heap in self._lines.items():
-            if line[0] or line[1] < oldest_version:
+            if line[0] == PREFETCHES or line[1] < oldest_version:
                 continue
-            for entry in heap[: count - len(found)]:
+            for entry in heap[: count - len(found) + _OUTDATED_MAX]:
                 place = self.places.get(entry[2])
-                if place is not None and (place.line, place.entry) == (line, entry):
+                if len(found) < count and place is not None and (place.line, place.entry) == (line, entry):
                     found.append(entry[2])
         return found
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from capacity.model.workers import Pin
 from coordinator.core.events.events import PeerFacts, PeerJoined
+from coordinator.core.leases.groups import Attempt
+from coordinator.core.members.allowances import Allowances, Earned
 from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
@@ -40,6 +43,7 @@ class Reputation:
     name: str = ""  # name with which it joined last
     drained: str = ""  # why the operator gives it no new work; empty if it may get some
     banned: str = ""  # why it may not take part; empty if it may
+    earned: Earned = field(default_factory=Earned)  # how many slots it may hold
     slots_per_s: float = 0.0  # smoothed speed, kept while it generates nothing; 0: never measured
 
     @property
@@ -83,6 +87,7 @@ class Member:
     software: str = ""
     public_name: str = ""
     host: str = ""  # IP address from which its session comes
+    invite: str = ""  # id of the invite with which it joined; empty if unknown
 
     @property
     def state(self) -> str:
@@ -194,6 +199,13 @@ class Members:
         self._joins = 0
         self.worker_count = 0  # peers that are not quarantined
         self.shares = FairShare()
+        self._working: set[PeerId] = set()  # connected peers whose last lease was delivered
+        self._newcomers: dict[str, Earned] = {}  # by invite
+        self._invites: Counter[str] = Counter()  # of the connected peers
+        self._delivered = 0  # rollouts accepted since the start
+        self._lost: dict[PeerId, None] = {}
+        self.trial_line: dict[PeerId, None] = {}
+        """Newcomers that wait until other newcomers of their invites delivered, in order."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -227,6 +239,7 @@ class Members:
             software=event.software,
             public_name=event.public_name,
             host=event.host,
+            invite=event.invite,
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
         self._changed[event.peer_id] = None
@@ -235,6 +248,9 @@ class Members:
             self._origins[event.peer_id] = member
             self.origin = self.origin or member
         self.worker_count += _counts(member)
+        if member.role == "peer":
+            self._invites[member.invite] += 1
+        self._note_work(event.peer_id)
         member.reputation.name = event.name
         if member.reputation.demoted:
             self._demoted.add(event.peer_id)
@@ -249,6 +265,11 @@ class Members:
         if self._origins.pop(peer_id, None) is not None:
             self.origin = next(iter(self._origins.values()), None)
         self.worker_count -= _counts(member)
+        if member.role == "peer":
+            self._invites[member.invite] -= 1
+            self._invites += Counter()  # without those that are 0
+        self._working.discard(peer_id)
+        self.trial_line.pop(peer_id, None)
         self._departed[peer_id] = Departed(member, how, reason)
         while len(self._departed) > _DEPARTED_KEPT:
             del self._departed[next(iter(self._departed))]
@@ -276,6 +297,69 @@ class Members:
             if peer_id not in self._members and not reputation.quarantined and not reputation.ordered:
                 del self._reputations[peer_id]
                 return
+
+    # ---------------------------------------------------------------- what they may hold
+
+    def allowances(self, slots_per_step: int, samples_per_group: int) -> Allowances:
+        """Return how many slots members may hold now."""
+        return Allowances(slots_per_step, samples_per_group, self.worker_count, len(self._working), self._delivered)
+
+    @property
+    def has_several_invites(self) -> bool:
+        """Whether peers are connected that joined with different invites."""
+        return len(self._invites) > 1
+
+    def newcomers(self, invite: str) -> Earned:
+        """Return what the newcomers of an invite delivered and lost."""
+        newcomers = self._newcomers.get(invite)
+        if newcomers is None:
+            while len(self._newcomers) >= _REPUTATIONS_KEPT:
+                del self._newcomers[next(iter(self._newcomers))]
+            newcomers = self._newcomers[invite] = Earned()
+        return newcomers
+
+    def delivered(self, attempt: Attempt, allowances: Allowances, most: int) -> None:
+        """Count an accepted rollout. ``most``: slots that any peer can use, by what it says of itself."""
+        self._delivered += 1
+        self.reputation(attempt.peer_id).earned.delivered(allowances.first, most)
+        if attempt.on_trial:
+            self.newcomers(attempt.invite).delivered(allowances.most_in_flight, allowances.most_in_flight)
+        self._note_work(attempt.peer_id)
+
+    def lost(self, attempt: Attempt, allowances: Allowances, now: float) -> None:
+        """Count a lease that expired, or whose rollout was malformed."""
+        if self.reputation(attempt.peer_id).earned.lost(attempt.issued_at, allowances.first, now):
+            self._lost[attempt.peer_id] = None
+        if attempt.on_trial:
+            newcomers = self.newcomers(attempt.invite)
+            first = min(allowances.most_in_flight, allowances.most_on_trial(newcomers))
+            newcomers.lost(attempt.issued_at, int(first), now)
+        self._note_work(attempt.peer_id)
+
+    def take_trial_line(self, count: int) -> list[PeerId]:
+        """Return the first ``count`` newcomers of the line, and take them out of it."""
+        taken = list(islice(self.trial_line, count))
+        for peer_id in taken:
+            del self.trial_line[peer_id]
+        return taken
+
+    def take_lost(self) -> list[PeerId]:
+        """Return the peers that may hold fewer slots since the last call, and clear that set."""
+        lost = list(self._lost)
+        self._lost.clear()
+        return lost
+
+    @property
+    def any_works(self) -> bool:
+        """Whether any connected peer delivers."""
+        return bool(self._working)
+
+    def _note_work(self, peer_id: PeerId) -> None:
+        member = self._members.get(peer_id)
+        if member is not None and member.role == "peer" and member.reputation.earned.works:
+            self._working.add(peer_id)
+        else:
+            self._working.discard(peer_id)
 
     def seen(self, peer_id: PeerId, now: float) -> Member | None:
         """Note that a member sent something now, and return it; None if this peer is no member."""

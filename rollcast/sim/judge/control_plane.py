@@ -24,6 +24,7 @@ from rollcast.wire.rollouts import Rollout
 Key = tuple[int, int]  # lease and sample index
 Slot = tuple[int, int]  # group and sample index
 STEPS_KEPT = 64
+_BATCHES_LOST_MAX = 4.0  # of slots, by one peer in a row
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class LedgerJudge:
         self._versions: dict[int, int] = {}  # the epoch of each announced version
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
         self._deadlines: deque[tuple[float, Key]] = deque()  # deadlines of attempts, soonest first
+        self._expired: Counter[str] = Counter()  # by peer: leases' slots since it delivered something
         self._now = 0.0
         self._of_action: dict[type, Callable[[Any], None]] = {
             act.RecordGroup: self._group,
@@ -94,6 +96,7 @@ class LedgerJudge:
     def started(self, restored: Restored, now: float) -> None:
         """Check I1 and I11 when a coordinator starts: the restored state lacks no promise, and its counts close."""
         self._now = now
+        self._expired.clear()  # what a coordinator knows of peers ends with it
         old, self.books = self.books, _books_of(restored)
         books = self.books
         for step in range(self.recorded, restored.recorded_batches):  # durable, but the crash came before the event
@@ -252,6 +255,8 @@ class LedgerJudge:
             self._blame("I11", f"sample {key[1]} of lease {key[0]} is dropped twice or unknown", action.lease_id)
             return
         books.dropped[action.reason] += 1
+        if action.reason == "lease_expired":
+            self._lost(issued.peer_id)
         if issued.rollout_id is None:
             books.live[issued.slot].remove(key)
         else:
@@ -262,6 +267,12 @@ class LedgerJudge:
             books.live.pop(issued.slot, None)
         books.acknowledged.discard(key)
         self._verdicts.trace.add(self._now, "dropped", action.lease_id, issued.slot, action.reason)
+
+    def _lost(self, peer_id: str) -> None:
+        self._expired[peer_id] += 1
+        batches = self._expired[peer_id] / self._settings.rollouts_per_step
+        if batches > _BATCHES_LOST_MAX:
+            self._blame("starve", f"{peer_id} lost {batches:.1f} batches of slots and delivered nothing", peer_id)
 
     def _store(self, action: act.StoreRollout) -> None:
         books, rollout = self.books, action.rollout
@@ -283,6 +294,7 @@ class LedgerJudge:
         if problem:
             self._blame("I7", f"lease {key[0]}, sample {key[1]}: {problem}", key[0])
         issued.rollout_id = action.rollout_id
+        self._expired.pop(action.peer_id, None)
         books.live[issued.slot].remove(key)
         if not books.live[issued.slot]:
             del books.live[issued.slot]

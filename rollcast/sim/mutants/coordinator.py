@@ -22,6 +22,7 @@ from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.groups import Attempt, Finished, SlotState
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
+from coordinator.core.members.allowances import Allowances, Earned
 from coordinator.core.members.membership import Members
 from coordinator.recovery import resume
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
@@ -198,6 +199,7 @@ def _open_to_all(self: SlotState, lost: Any) -> bool:
 # ---------------------------------------------------------------- evaluations
 
 #: So many evaluations, by all peers, that each seed has samples with peers that lie or are lost.
+_HOARDED = {"hoarders": 2}
 _EVALUATING = {
     "evaluate_every_steps": 1,
     "evaluation_problems": 24,
@@ -332,6 +334,20 @@ MUTANTS = (
         "I11",
         "the rollouts of a dropped group are counted, but stay open in the store",
         (Patch(CoreState, "drop_group", _forget_fillings),),
+    ),
+    Mutant(
+        "slots-as-asked-for",
+        "starve",
+        "a peer may hold as many slots as it asks for",
+        (Patch(Allowances, "most_of", always(1 << 16)), Patch(Allowances, "most_on_trial", always(1 << 16))),
+        _HOARDED,
+    ),
+    Mutant(
+        "losses-cost-nothing",
+        "starve",
+        "leases that expire lower nothing that their peer may hold",
+        (Patch(Earned, "lost", always(False)),),
+        _HOARDED,
     ),
     Mutant(
         "evaluated-with-any-version",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coordinator.core.events.actions import Penalise
 from coordinator.core.events.events import LeasesReturned, PartialReceived, PeerAccused
-from coordinator.core.members.fair_share import FairShare
+from coordinator.core.members.fair_share import IDLE, FairShare
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, lease_from_pb, lease_to_pb
@@ -75,7 +75,7 @@ def test_lines_of_outdated_versions_are_discarded() -> None:
     shares = FairShare()
     for version in range(100):
         for number in range(20):
-            shares.wait(PeerId(f"p{number}"), number, Version(version), float(version), ahead=False)
+            shares.wait(PeerId(f"p{number}"), number, Version(version), float(version), rank=IDLE)
         shares.validate()
         assert shares.first(Version(version)) == "p0"
     assert sum(len(line) for line in shares._lines.values()) <= 2 * 20 + 64
@@ -83,9 +83,9 @@ def test_lines_of_outdated_versions_are_discarded() -> None:
 
 def test_a_peer_that_withdraws_its_requests_costs_no_memory() -> None:
     shares = FairShare()
-    shares.wait(PeerId("first"), 0, Version(0), 0.0, ahead=False)
+    shares.wait(PeerId("first"), 0, Version(0), 0.0, rank=IDLE)
     for _ in range(1000):
-        shares.wait(PeerId("fickle"), 1, Version(0), 1.0, ahead=False)
+        shares.wait(PeerId("fickle"), 1, Version(0), 1.0, rank=IDLE)
         shares.leave(PeerId("fickle"))
     shares.validate()
     assert sum(len(line) for line in shares._lines.values()) <= 2 + 64

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.core.members.fair_share import FairShare
+from coordinator.core.members.fair_share import IDLE, PREFETCHES, FairShare, Rank
 from rollcast.wire.ids import PeerId, Version
 
 
-def waiting(
-    shares: FairShare, name: str, order: int, *, version: int = 0, at: float = 0.0, ahead: bool = False
-) -> None:
-    shares.wait(PeerId(name), order, Version(version), at, ahead=ahead)
+def waiting(shares: FairShare, name: str, order: int, *, version: int = 0, at: float = 0.0, rank: Rank = IDLE) -> None:
+    shares.wait(PeerId(name), order, Version(version), at, rank=rank)
 
 
 def test_slots_go_out_in_proportion_to_speed() -> None:
@@ -36,7 +34,7 @@ def test_a_peer_that_was_away_gets_no_arrears() -> None:
 
 def test_idle_peers_come_before_those_that_fetch_ahead() -> None:
     shares = FairShare()
-    waiting(shares, "busy", 1, at=0.0, ahead=True)
+    waiting(shares, "busy", 1, at=0.0, rank=PREFETCHES)
     waiting(shares, "idle", 2, at=9.0)
     assert shares.first(Version(0)) == "idle"
     assert shares.idle(Version(0), 9) == ["idle"]
