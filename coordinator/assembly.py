@@ -176,7 +176,9 @@ def _assemble(
     run_id = start.run_id
     sampled, ends = config.sampling, problems.tokenizer.stop_ids
     sampling = Sampling(sampled.temperature, sampled.new_tokens_max, ends, sampled.stop_strings)
-    settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
+    settings = core_settings(
+        config, run_id, sampling, vocabulary_size=problems.tokenizer.size, seed_secret=start.seed_secret
+    )
     record = _start_record(config, folder, settings, start.restored, stack)
     sessions, fleet_handle, store = Sessions(), FleetHandle(), config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)

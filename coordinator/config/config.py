@@ -39,7 +39,7 @@ class RunConfig(ConfigModel):
     name: str = Field("local", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     """Name of the run; part of its folder's name."""
     seed: int = Field(0, ge=0, lt=2**63)
-    """Seed of everything random about prompts and sampling."""
+    """Seed of the order of prompts. Seeds of sampled tokens follow from it and from a secret of the run's ledger."""
     steps: int = Field(200, ge=1)
     """Learner steps until the run is finished."""
     staleness_limit: int = Field(4, ge=0)

@@ -37,6 +37,7 @@ LEARNER_FINISHED = "learner_finished"  # in the ledger's meta once the learner h
 PORTS = "ports"  # in the ledger's meta: the ports of the last start, JSON
 TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: the learner's values outside steps, JSON
+SEED_SECRET = "seed_secret"  # in the ledger's meta: the secret that seeds of sampled tokens follow from, hexadecimal
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_breakdown.Split as JSON
 # Newest finished attempts that a restart restores: peers repeat uploads until they are answered, and a repeated upload
@@ -63,6 +64,7 @@ class RunStart:
     orders: Orders = field(default_factory=Orders)  # the operator's orders in force
     standby: StandbyRestored = field(default_factory=lambda: StandbyRestored({}))
     audit: AuditRestored | None = None
+    seed_secret: bytes = bytes(32)  # of the seeds of sampled tokens; the same for the whole run
 
 
 async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
@@ -76,7 +78,8 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
         incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
         if run_id is None:
-            return RunStart(await _new_run(ledger, run.name), Restored(incarnation=incarnation))
+            run_id, secret = await _new_run(ledger, run.name), await _seed_secret(ledger)
+            return RunStart(run_id, Restored(incarnation=incarnation), seed_secret=secret)
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
         restored = await _restored(ledger, run.age_max, incarnation)
@@ -98,6 +101,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             Orders.from_json(await ledger.get_meta(ORDERS) or "{}"),
             standing_by.from_json(await ledger.get_meta(standing_by.STANDBY) or "{}"),
             None if (audit := await ledger.get_meta(AUDIT)) is None else AuditRestored(audit),
+            await _seed_secret(ledger),
         )
     log.info(
         "run resumed",
@@ -116,6 +120,14 @@ async def _new_run(ledger: RunStore, name: str) -> RunId:
     run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
     await ledger.set_meta("run_id", run_id)
     return run_id
+
+
+async def _seed_secret(ledger: RunStore) -> bytes:
+    found = await ledger.get_meta(SEED_SECRET)
+    if found is None:
+        found = secrets.token_hex(32)
+        await ledger.set_meta(SEED_SECRET, found)
+    return bytes.fromhex(found)
 
 
 async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restored:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from blake3 import blake3
+
 from coordinator.config.config import CoordinatorConfig
 from coordinator.config.tasks import MixtureTask
 from coordinator.core.broadcast.nodes import PlanShape
@@ -13,13 +15,18 @@ from rollcast.wire.rollouts import Sampling
 
 
 def core_settings(
-    config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int
+    config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int, seed_secret: bytes
 ) -> CoreSettings:
-    """Return the core's settings for a configuration."""
+    """Return the core's settings for a configuration.
+
+    Args:
+        seed_secret: 32 bytes that only this run's coordinators know. Seeds of slots follow from it, so that no peer
+            knows a seed before its lease.
+    """
     return CoreSettings(
         run_id=run_id,
         run_name=config.run.name,
-        seed=config.run.seed,
+        seed=int.from_bytes(blake3(config.run.seed.to_bytes(8, "little"), key=seed_secret).digest(length=8), "little"),
         steps=config.run.steps,
         staleness_limit=config.run.staleness_limit,
         publish_every_steps=_kappa(config),

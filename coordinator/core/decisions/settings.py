@@ -25,7 +25,7 @@ class CoreSettings:
     run_name: str = "local"
     """Name of the run, for the status."""
     seed: int = 0
-    """Seed of the run: every slot's sampling seed follows from it."""
+    """Every slot's sampling seed follows from it; 64 bits, and a secret where peers are strangers."""
     steps: int
     """Learner steps until the run is finished; no prompt group is opened for a step beyond."""
     staleness_limit: int

@@ -28,14 +28,15 @@ async def opened(folder: Path) -> Ledger:
 
 
 async def test_each_start_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
-    run_ids, last_leases = set(), []
+    run_ids, secrets, last_leases = set(), set(), []
     for _ in range(3):
         ledger = await opened(tmp_path)
         start = await open_run(ledger, RunFolder(tmp_path), RUN)
         run_ids.add(start.run_id)
+        secrets.add(start.seed_secret)
         last_leases.append(start.restored.ids_before)
         await ledger.close()
-    assert len(run_ids) == 1
+    assert len(run_ids) == len(secrets) == 1
     assert last_leases == [1 << 32, 2 << 32, 3 << 32]
 
 
