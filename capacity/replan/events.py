@@ -18,6 +18,8 @@ class ReplanSettings:
         dwell_s: time for which a started worker stays on, and a stopped one stays off unless no set without it is
             feasible.
         interval_s: time after which the set is planned again without any other cause.
+        start_s: time from a worker's start to its first rollouts: workers that it replaces stay on as long, unless a
+            budget is set.
         headroom_kept: share of the headroom above 1 that suffices to leave the current set as it is; 1: all of it.
         gather_s: time within which causes are gathered into one plan.
         price_change: relative change of a price that is a cause to plan again.
@@ -31,6 +33,7 @@ class ReplanSettings:
     incumbent_discount: float = 0.3
     dwell_s: float = 300.0
     interval_s: float = 600.0
+    start_s: float = 0.0
     headroom_kept: float = 0.5
     gather_s: float = 2.0
     price_change: float = 0.05
@@ -55,8 +58,11 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
+    """A worker left. ``preempted``: its owner or provider took it away, which counts in its market's rate."""
+
     worker_id: str
     reason: str
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

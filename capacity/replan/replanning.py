@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from capacity.model.demand import Demand
+from capacity.model.demand import Conduct, Demand
 from capacity.model.workers import Worker
 from capacity.replan.corrections import Corrections
 from capacity.replan.events import (
@@ -31,6 +31,8 @@ from capacity.replan.events import (
     WorkerGone,
     WorkerSeen,
 )
+from capacity.replan.preemptions import Preemptions
+from capacity.replan.reserve import with_reserve
 
 _NEVER = float("inf")
 _FIRST = "the first plan"
@@ -46,6 +48,8 @@ class _Known:
     reason: str = ""
     changed_at: float = -_NEVER
     planned: Worker | None = None  # the worker's figures in the last plan
+    stops_at: float = _NEVER  # the worker is replaced by one that is starting, and stops then
+    stops_as: Stop | None = None
 
     @property
     def measured(self) -> bool:
@@ -66,6 +70,7 @@ class Replanner:
         self.corrections = Corrections()
         self.plan: Solved | None = None
         self.failed = ""  # why the last problem was not solved, empty if it was
+        self.preemptions = Preemptions()
         self.flips = 0  # workers that were switched on or off
         self._workers: dict[str, _Known] = {}
         self._demand: Demand | None = None
@@ -77,6 +82,7 @@ class Replanner:
         self._changed_at = -_NEVER  # last change of the set as a whole
         self._starved_at = -_NEVER
         self._number = 0
+        self._stops_at = _NEVER  # the earliest of the workers that are replaced
 
     # ---------------------------------------------------------------- questions
 
@@ -94,19 +100,19 @@ class Replanner:
     def next_at(self) -> float:
         """Return the time at which the next Tick has an effect; inf: none has."""
         if self._pending is not None:
-            return self._asked_at + self.settings.solve_timeout_s
-        return _NEVER if self._demand is None or not self._workers else self._due_at
+            return min(self._asked_at + self.settings.solve_timeout_s, self._stops_at)
+        return _NEVER if self._demand is None or not self._workers else min(self._due_at, self._stops_at)
 
     # ---------------------------------------------------------------- events
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Return the actions for this event, in order."""
-        actions: list[Action] = []
+        actions = self._stop_replaced(now)
         match event:
             case WorkerSeen(worker):
                 actions += self._seen(worker, now)
-            case WorkerGone(worker_id, reason):
-                actions += self._gone(worker_id, reason, now)
+            case WorkerGone():
+                actions += self._gone(event, now)
             case DemandSeen(demand):
                 self._demand_seen(demand, now)
             case Measured():
@@ -129,6 +135,7 @@ class Replanner:
         known = self._workers.get(worker.worker_id)
         if known is None:
             known = self._workers[worker.worker_id] = _Known(worker)
+            self.preemptions.came(worker, now)
             self._cause(f"{_name(worker)} joined", now)
         else:
             known.worker = replace(worker, active=known.worker.active)
@@ -153,12 +160,15 @@ class Replanner:
         links = (worker.upload_bytes_per_second, planned.upload_bytes_per_second)
         return "has a different uplink rate" if _moved(*links, 2.0 * settings.speed_change) else ""
 
-    def _gone(self, worker_id: str, reason: str, now: float) -> list[Action]:
-        known = self._workers.pop(worker_id, None)
-        if known is None or not known.worker.active:
+    def _gone(self, event: WorkerGone, now: float) -> list[Action]:
+        known = self._workers.pop(event.worker_id, None)
+        if known is None:
+            return []
+        self.preemptions.gone(known.worker, now, preempted=event.preempted)
+        if not known.worker.active:
             return []
         self._changed_at = now
-        self._cause(f"{_name(known.worker)} left: {reason}", now)
+        self._cause(f"{_name(known.worker)} left: {event.reason}", now)
         if any(one.worker.active for one in self._workers.values()):
             return []
         return self._start_best(self._needed(), now, "on: no other worker is left")
@@ -224,11 +234,12 @@ class Replanner:
         self._planned_demand = self._demand
         recent = {one.worker.worker_id for one in known if now - one.changed_at < self.settings.dwell_s}
         dwelling = tuple(one for one in recent if self._workers[one].worker.active)
+        workers = tuple(self._corrected(one, one.worker.worker_id in dwelling, now) for one in known)
         self._pending = Problem(
             number=self._number,
             trigger=self._trigger or "the planning interval is over",
-            demand=self._corrected_demand(),
-            workers=tuple(self._corrected(one, one.worker.worker_id in dwelling) for one in known),
+            demand=with_reserve(self._corrected_demand(), workers),
+            workers=workers,
             settings=self.settings,
             dwelling=tuple(sorted(dwelling)),
             resting=tuple(sorted(recent.difference(dwelling))),
@@ -247,8 +258,8 @@ class Replanner:
         spent = sum(one.worker.usd_per_hour for one in self._workers.values() if not one.measured and one.worker.active)
         return replace(demand, usd_per_hour_max=max(0.0, demand.usd_per_hour_max - spent))
 
-    def _corrected(self, known: _Known, dwells: bool) -> Worker:
-        worker = self.corrections.worker(known.worker)
+    def _corrected(self, known: _Known, dwells: bool, now: float) -> Worker:
+        worker = self.preemptions.learned(self.corrections.worker(known.worker), now)
         return replace(worker, pin="on") if dwells and not worker.pin else worker
 
     def _solved(self, event: Solved, now: float) -> list[Action]:
@@ -260,12 +271,43 @@ class Replanner:
             if (known := self._workers.get(worker_id)) is not None:
                 known.reason = reason
         dark = frozenset(event.dark)
+        off = {worker_id for worker_id, _ in event.turn_off}
+        for known in self._workers.values():
+            if known.worker.worker_id not in off:  # this plan keeps it
+                known.stops_at, known.stops_as = _NEVER, None
         actions: list[Action] = []
         for worker_id, reason in event.turn_on:
             actions += self._switch(worker_id, True, reason, now)
+        stops_at = now + self._overlap_s(event)
         for worker_id, reason in event.turn_off:
-            actions += self._switch(worker_id, False, reason, now, receives=worker_id not in dark)
+            actions += self._stop(Stop(worker_id, reason, worker_id not in dark), stops_at, now)
         self._plan_when_dwells_end(problem, now)
+        return actions
+
+    def _overlap_s(self, event: Solved) -> float:
+        """Return how long workers that others replace stay on: until those work, unless the budget is limited."""
+        limited = self._demand is not None and self._demand.usd_per_hour_max is not None
+        return 0.0 if limited or not event.turn_on else self.settings.start_s
+
+    def _stop(self, stop: Stop, stops_at: float, now: float) -> list[Action]:
+        known = self._workers.get(stop.worker_id)
+        if known is None or stops_at <= now:
+            return self._switch(stop.worker_id, False, stop.reason, now, receives=stop.receives)
+        if known.stops_as is None:  # an earlier plan replaced it already
+            known.stops_at, known.stops_as = stops_at, stop
+            self._stops_at = min(self._stops_at, stops_at)
+        return []
+
+    def _stop_replaced(self, now: float) -> list[Action]:
+        """Stop the workers whose replacements have had time to start."""
+        if now < self._stops_at:
+            return []
+        actions: list[Action] = []
+        for known in self._workers.values():
+            if known.stops_as is not None and known.stops_at <= now:
+                stop, known.stops_as, known.stops_at = known.stops_as, None, _NEVER
+                actions += self._switch(stop.worker_id, False, stop.reason, now, receives=stop.receives)
+        self._stops_at = min((known.stops_at for known in self._workers.values()), default=_NEVER)
         return actions
 
     def _plan_when_dwells_end(self, problem: Problem, now: float) -> None:
@@ -325,7 +367,7 @@ def _moved(now: float, before: float, share: float) -> bool:
 def _others(demand: Demand) -> Demand:
     """Return the demand with its measured figures neutralised: they change constantly, which is no cause to plan."""
     return replace(demand, t_train_s=1.0, update_bytes=1.0, t_swap_s=0.0, t_load_s=0.0, t_score_s=0.0,
-                   learner_upload_bytes_per_second=1.0)  # fmt: skip
+                   learner_upload_bytes_per_second=1.0, conduct=Conduct(), length_quantiles=())  # fmt: skip
 
 
 def _name(worker: Worker) -> str:

@@ -39,6 +39,9 @@ class CapacityConfig(ConfigModel):
     """Most that active peers and their traffic may cost, in USD per hour; none: no limit."""
     origin_egress_usd_per_gb: float = Field(0.0, ge=0.0)
     """Price in USD per GB that the origin sends."""
+    learner_usd_per_hour: float = Field(0.0, ge=0.0)
+    """Price of the learner's machines in USD per hour: with it the reserve of peers is as large as it pays; 0: fixed
+    by headroom."""
     headroom: float = Field(1.15, ge=1.0, le=4.0)
     """Rollouts per second to provide, as a multiple of what the learner needs."""
     share_without_a_region: float = Field(0.0, ge=0.0, le=1.0)
@@ -49,6 +52,9 @@ class CapacityConfig(ConfigModel):
     """Seconds for which a peer stays on or off after it was switched."""
     interval_s: float = Field(600.0, gt=0.0)
     """Seconds between two plans when no event triggers one."""
+    start_s: float = Field(0.0, ge=0.0)
+    """Seconds from switching a peer on to its first rollouts, minutes for machines at providers: a peer that it
+    replaces stays on as long, unless usd_per_hour_max is set."""
     gather_s: float = Field(2.0, ge=0.0)
     """Seconds for which triggers are collected before planning: joins, leaves, changed prices, speeds or S."""
     standby_receives: StandbyReceives = "cheap"
@@ -65,6 +71,7 @@ class CapacityConfig(ConfigModel):
             mode=self.mode,
             prices=tuple(Price(**one.model_dump()) for one in self.prices),
             origin_egress_usd_per_gb=self.origin_egress_usd_per_gb,
+            learner_usd_per_hour=self.learner_usd_per_hour,
             budget=Budget(usd_per_hour_max=self.usd_per_hour_max, usd_total_max=usd_total_max),
             headroom=self.headroom,
             share_without_a_region=self.share_without_a_region,
@@ -74,6 +81,7 @@ class CapacityConfig(ConfigModel):
                 incumbent_discount=self.incumbent_discount,
                 dwell_s=self.dwell_s,
                 interval_s=self.interval_s,
+                start_s=self.start_s,
                 gather_s=self.gather_s,
             ),
         )

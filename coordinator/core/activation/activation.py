@@ -214,8 +214,9 @@ class Activation:
         for peer_id in [peer_id for peer_id in self._reported if peer_id not in offers]:
             member = state.members.get(peer_id)
             if member is None or not is_usable(member):
-                del self._reported[peer_id]
-                actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
+                was_peer = not self._reported.pop(peer_id).provider
+                gone = WorkerGone(peer_id, "left, or may not work", preempted=was_peer and member is None)
+                actions += self._handle(gone, now)
         return actions
 
     def _report(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from capacity.model.demand import Demand
+from capacity.model.demand import NOTICE_S, Conduct, Demand
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed, Worker
 from coordinator.core.decisions.state import CoreState
@@ -15,6 +15,7 @@ _NEW_SHARE = 0.3  # weight of a new measurement of a peer's speed: rollouts vary
 _STEPS_TIMED_LEAST = 4
 _ALIKE = 0.75  # share of another peer's speed above which waiting for work explains the difference
 _JUMP = 2.0  # a speed that changed by this factor is taken as measured, without smoothing
+_LENGTH_QUANTILES = 100  # the measured lengths are too few for more
 _SPREAD_UNKNOWN = 1.5  # assumed p90 of a rollout's duration over the mean, before anything was measured
 
 
@@ -114,6 +115,24 @@ def learner_step_s(state: CoreState) -> float | None:
     return min(known, default=None)
 
 
+def conduct_of(state: CoreState) -> Conduct:
+    """Return how the run is operated: its rules, and the publishing time as it was measured.
+
+    What rollouts in flight do at a new version is left at "continue", which costs nothing here: a peer's measured speed
+    is over whole turnarounds, so that it contains what swaps and the drains of "finish" cost.
+    """
+    settings = state.settings
+    return Conduct(
+        samples_per_group=settings.samples_per_group,
+        lead_margin_steps=settings.lead_margin_steps,
+        prefetch_batches=settings.prefetch_batches,
+        prefetch_s=settings.prefetch_s,
+        t_publish_s=state.ages.publish_s() or 0.0,
+        t_notice_s=NOTICE_S,
+        reconnect_grace_s=settings.reconnect_grace_s,
+    )
+
+
 def demand_of(state: CoreState, now: float) -> Demand | None:
     """Return the learner's demand; None before a step was timed and a version announced."""
     settings, t_train_s, broadcast = state.settings.activation, learner_step_s(state), state.dissemination.newest
@@ -137,4 +156,7 @@ def demand_of(state: CoreState, now: float) -> Demand | None:
         headroom=settings.headroom,
         share_without_a_region=settings.share_without_a_region,
         usd_per_hour_max=state.budget.usd_per_hour_max,
+        learner_usd_per_hour=settings.learner_usd_per_hour,
+        conduct=conduct_of(state),
+        length_quantiles=state.forecast.length_quantiles(_LENGTH_QUANTILES),
     )

@@ -22,7 +22,7 @@ from capacity.model.units import SECONDS_PER_HOUR
 from capacity.model.workers import Pin, Speed, Worker
 from capacity.replan.corrections import Corrections
 from capacity.replan.events import Problem, ReplanSettings
-from coordinator.core.activation.pool import Assumed, demand_of, is_usable, worker_of
+from coordinator.core.activation.pool import Assumed, conduct_of, demand_of, is_usable, worker_of
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.prices import Mode
 from coordinator.core.staleness.policy import RulesInForce, StalenessRules
@@ -133,18 +133,11 @@ def question_of(state: CoreState, corrections: Corrections | None, now: float) -
         worker = worker_of(state, member, state.prices, now, per_s)
         worker = worker if corrections is None else corrections.worker(worker)
         known.append(Known(worker, is_usable(member), state.book.held_count(member.peer_id)))
-    conduct = Conduct(
-        samples_per_group=settings.samples_per_group,
-        lead_margin_steps=settings.lead_margin_steps,
-        prefetch_batches=settings.prefetch_batches,
-        prefetch_s=settings.prefetch_s,
-        reconnect_grace_s=settings.reconnect_grace_s,
-    )
     return Question(
         mode=settings.activation.mode,
         demand=demand if demand is None or corrections is None else corrections.demand(demand),
         known=tuple(known),
-        conduct=conduct,
+        conduct=conduct_of(state),
         replan=settings.activation.replan,
         rules=state.rules.rules,
         t_bcast_s=state.dissemination.seconds.percentile(50),

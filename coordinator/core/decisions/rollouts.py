@@ -129,6 +129,7 @@ class Rollouts:
         """Fill the slot, store the rollout, and close the other attempt at the slot, which came too late."""
         state, rollout = self._state, event.rollout
         state.forecast.answered(attempt, now, rollout.generate_s)
+        state.forecast.completed(len(rollout.completion_token_ids))
         if (attempt.group_id, attempt.sample_index) in state.partials.slots:
             state.partials.filled(attempt.group_id, attempt.sample_index)
         self._last_rollout += 1

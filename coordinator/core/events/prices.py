@@ -72,6 +72,7 @@ class ActivationSettings:
         prices: prices, of which the first that matches a peer applies.
         origin_egress_usd_per_gb: price of what the origin sends.
         budget: spending limits until the operator changes them.
+        learner_usd_per_hour: price of the learner's machines; 0 if it is not known.
         headroom: rollouts a second bought / needed.
         share_without_a_region: share of the needed rate that must remain if any one region is lost; 0 for no such rule.
         standby_receives: whether peers that are off continue to receive versions, so that they can start at once.
@@ -81,6 +82,7 @@ class ActivationSettings:
     mode: Mode = "off"
     prices: tuple[Price, ...] = ()
     origin_egress_usd_per_gb: float = 0.0
+    learner_usd_per_hour: float = 0.0
     budget: Budget = Budget()
     headroom: float = 1.15
     share_without_a_region: float = 0.0

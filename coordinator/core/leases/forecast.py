@@ -20,7 +20,9 @@ from rollcast.wire.ids import PeerId, Version
 
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
+_LENGTHS_SORTED_EVERY = 64  # rollouts
 _PEERS_REMEMBERED = 16384
+LENGTHS_NEEDED = 64  # rollouts measured before their lengths are described by quantiles
 _DISCARD_AFTER_S = 3600.0  # a speed this old is discarded, so that a peer that was too slow may retry
 
 
@@ -99,6 +101,7 @@ class Forecast:
         self._spread = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / turnaround expected from the speed
         self._turnaround_s = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
         self._scoring_s = _Sorted(256, 16)
+        self._length_tokens = _Sorted(SPREAD_WINDOW, _LENGTHS_SORTED_EVERY)
         self._lag_steps = _Sorted(LAGS_WINDOW, _LAGS_SORTED_EVERY)
         self._periods: deque[float] = deque(maxlen=PERIODS)
         self._busy: deque[float] = deque(maxlen=PERIODS)
@@ -143,6 +146,10 @@ class Forecast:
     def scored(self, seconds: float) -> None:
         """Measure how many seconds after its receipt a rollout was scored."""
         self._scoring_s.add(seconds)
+
+    def completed(self, tokens: int) -> None:
+        """Measure the length of a rollout that was received, in completion tokens."""
+        self._length_tokens.add(float(tokens))
 
     def version_came(self, version: Version, now: float) -> None:
         """Measure how old a version is when a peer that had an older one holds it."""
@@ -228,6 +235,16 @@ class Forecast:
         """Return the batches that are formed before so many slots are scored, with this chance; 0 if not measured."""
         ready_in_s = self.ready_in_s(peer_id, load, slots, now, chance)
         return 0 if ready_in_s is None else self.steps_within(ready_in_s, now)
+
+    def length_quantiles(self, count: int) -> tuple[float, ...]:
+        """Return the lengths of rollouts at the middles of so many equal shares, in tokens; empty if not measured.
+
+        Rollouts that a lost peer did not finish are missing, as are those in flight: a few of the longest at the start.
+        """
+        if len(self._length_tokens) < LENGTHS_NEEDED:
+            return ()
+        found = [self._length_tokens.quantile((place + 0.5) / count) for place in range(count)]
+        return tuple(max(1.0, tokens or 0.0) for tokens in found)
 
     def scoring_s(self, share: float) -> float | None:
         """Return the seconds from a rollout's receipt to its score, at this quantile; None if not measured."""

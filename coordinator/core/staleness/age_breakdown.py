@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, RecordBatch, StoreRollout
@@ -126,6 +127,11 @@ class AgeBreakdown:
     def newest_steps(self, count: int) -> list[tuple[Step, Split]]:
         """Return the sums of the newest steps, oldest first."""
         return list(self.steps)[-count:]
+
+    def publish_s(self) -> float | None:
+        """Return the median seconds from a learner step's end to the announcement of its version; None before one."""
+        known = [one.announced_at - one.frozen_at for version, one in self._versions.items() if version > 0]
+        return median(known) if known else None
 
     def observe(self, event: Event, actions: Iterable[Action], now: float) -> None:
         """Measure an event and the actions that it led to; called with every event."""

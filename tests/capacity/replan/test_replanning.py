@@ -24,6 +24,7 @@ from capacity.replan.events import (
     WorkerSeen,
 )
 from capacity.replan.replanning import Replanner
+from capacity.replan.reserve import HEADROOM_LEAST
 
 SETTINGS = ReplanSettings(dwell_s=100.0, interval_s=600.0, gather_s=2.0, solve_timeout_s=30.0)
 DEMAND = Demand(
@@ -273,3 +274,49 @@ def test_dwells_and_pins_hold_whatever_happens(story: list[tuple[object, float]]
             known = made.worker(name)
             assert known is not None
             assert known.active is is_on
+
+
+class TestReplacing:
+    """A worker that others replace stays on until they generate."""
+
+    def replaced(self, demand: Demand = DEMAND) -> tuple[Replanner, list[Action]]:
+        made = replanner(worker("a"), worker("b", active=False), of=replace(SETTINGS, start_s=50.0), demand=demand)
+        return made, answer(made, first_problem(made), 2.0, on="b", off="a")
+
+    def test_it_stops_when_they_have_had_time_to_start(self) -> None:
+        made, at_once = self.replaced()
+        assert at_once == [Start("b", "on: so")]
+        assert made.next_at == 52.0
+        assert made.handle(Tick(), 51.0) == []
+        assert made.handle(Tick(), 52.0) == [Stop("a", "off: so")]
+        assert made.handle(Tick(), 53.0) == []
+
+    def test_it_stays_where_the_next_plan_keeps_it(self) -> None:
+        made, _ = self.replaced()
+        made.handle(WorkerGone("b", "lost"), 10.0)
+        answer(made, problem_of(made.handle(Tick(), 12.0)), 13.0)
+        assert made.handle(Tick(), 60.0) == []
+
+    def test_it_stops_at_once_where_nothing_starts_or_a_budget_limits_the_set(self) -> None:
+        made = replanner(worker("a"), worker("b"), of=replace(SETTINGS, start_s=50.0))
+        assert answer(made, first_problem(made), 2.0, off="a") == [Stop("a", "off: so")]
+        _, at_once = self.replaced(replace(DEMAND, usd_per_hour_max=9.0))
+        assert Stop("a", "off: so") in at_once
+
+
+def test_preemptions_are_learned() -> None:
+    made = replanner(worker("a"), worker("b"), worker("c"))
+    answer(made, first_problem(made), 2.0)
+    made.handle(WorkerGone("a", "left"), 10.0)
+    (before, _) = problem_of(made.handle(Tick(), 12.0)).workers
+    made = replanner(worker("a"), worker("b"), worker("c"))
+    answer(made, first_problem(made), 2.0)
+    made.handle(WorkerGone("a", "taken away", preempted=True), 10.0)
+    (after, _) = problem_of(made.handle(Tick(), 12.0)).workers
+    assert before.preemptions_per_hour == 0.0 < after.preemptions_per_hour
+
+
+def test_the_headroom_follows_the_learner_s_price() -> None:
+    made = replanner(worker("a"), worker("b"), worker("c"), demand=replace(DEMAND, learner_usd_per_hour=10.0))
+    assert first_problem(made).demand.headroom == HEADROOM_LEAST
+    assert first_problem(replanner(worker("a"))).demand.headroom == DEMAND.headroom

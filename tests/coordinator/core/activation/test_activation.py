@@ -8,7 +8,8 @@ import pytest
 
 from capacity.model.workers import Pin
 from capacity.replan.events import Problem, ReplanSettings, Solved
-from coordinator.core.activation.pool import Assumed
+from coordinator.core.activation.pool import Assumed, demand_of
+from coordinator.core.activation.preview import question_of
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, SendLeases, TellActivation
 from coordinator.core.events.events import (
@@ -17,11 +18,13 @@ from coordinator.core.events.events import (
     BatchRequested,
     Event,
     PeerLeft,
+    StepFinished,
     Tick,
 )
 from coordinator.core.events.operator_events import PeerPinned, PricesChanged, StalenessLimitChanged
 from coordinator.core.events.prices import ActivationSettings, Mode, Price
 from coordinator.core.flight_format import FORMAT, EventEntry, Head, checksum, entries_of, event_entry, frame, pack
+from coordinator.core.leases import forecast
 from rollcast.wire.ids import PeerId, Step
 from tests.coordinator.core_world import World, announced, held, joined, only, wants
 
@@ -107,6 +110,43 @@ class TestPlans:
         }
         assert all(one.speeds[0].rollouts_per_second > 0 for one in problem.workers)
         assert (problem.demand.rollouts_per_step, problem.demand.staleness_limit) == (2, 4)
+
+    def test_have_the_run_s_groups_rules_and_lengths(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(forecast, "LENGTHS_NEEDED", 8)
+        made = world(learner_usd_per_hour=20.0)
+        work(made)
+        demand = demand_of(made.core.state, made.now)
+        assert demand is not None
+        assert demand.learner_usd_per_hour == 20.0
+        settings, conduct = made.core.state.settings, demand.conduct
+        assert conduct.samples_per_group == settings.samples_per_group == 2
+        assert conduct.lead_margin_steps == settings.lead_margin_steps
+        assert (conduct.prefetch_batches, conduct.prefetch_s) == (settings.prefetch_batches, settings.prefetch_s)
+        assert conduct == question_of(made.core.state, None, made.now).conduct
+        assert len(demand.length_quantiles) == 100
+        assert demand.length_quantiles[0] >= 1.0
+
+    def test_have_the_time_that_publishing_took(self) -> None:
+        made = world()
+        work(made)
+        made.handle(StepFinished(Step(20), {}))
+        made.now += 3.0
+        made.handle(announced(20))
+        demand = demand_of(made.core.state, made.now)
+        assert demand is not None
+        assert demand.conduct.t_publish_s == 3.0
+
+    def test_learn_from_peers_that_leave_without_being_drained(self) -> None:
+        made = world()
+        problem = planned_problem(made)
+        made.handle(ActivationPlanned(Solved(number=problem.number)))
+        made.handle(PeerLeft(PeerId("b"), "gone"))
+        actions: list[Action] = []
+        for _ in range(4):
+            made.now += 1.5
+            actions += made.handle(wants("a", 1)) + made.handle(Tick())
+        (plan,) = only(actions, PlanActivation)
+        assert [one.preemptions_per_hour > 0.0 for one in plan.problem.workers] == [True]
 
     def test_switch_peers_with_a_reason(self) -> None:
         made = world()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.leases.batches import Usefulness
-from coordinator.core.leases.forecast import Forecast, _Sorted
+from coordinator.core.leases.forecast import LENGTHS_NEEDED, Forecast, _Sorted
 from coordinator.core.leases.groups import Attempt
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Version
 
@@ -170,3 +170,13 @@ def test_a_group_is_under_way_for_as_long_as_its_longest_sample() -> None:
         forecast._turnaround_s.add(100.0 if number % 20 == 0 else 10.0)
     assert forecast.steps_under_way(1) == pytest.approx(1.0)
     assert forecast.steps_under_way(16) == pytest.approx(10.0)
+
+
+def test_lengths_are_described_once_there_are_enough() -> None:
+    forecast = Forecast()
+    for tokens in range(1, LENGTHS_NEEDED):
+        forecast.completed(tokens)
+    assert forecast.length_quantiles(4) == ()
+    for tokens in range(LENGTHS_NEEDED, 513):
+        forecast.completed(tokens)
+    assert forecast.length_quantiles(4) == pytest.approx((64.0, 192.0, 320.0, 448.0), abs=1.0)

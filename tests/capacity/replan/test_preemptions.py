@@ -1,0 +1,49 @@
+"""Test that the rates of preemption follow what is seen, market by market."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from capacity.replan.preemptions import PRIOR_HOURS, Preemptions
+from tests.capacity.sample_plan import sample_worker
+
+HOUR_S = 3600.0
+WORKER = replace(sample_worker(0, 1.0), preemptions_per_hour=0.5, region="a", provider="spot")
+
+
+def test_the_stated_rate_holds_until_something_is_seen() -> None:
+    assert Preemptions().per_hour(WORKER, 0.0) == 0.5
+
+
+def test_hours_without_a_preemption_lower_the_rate_and_preemptions_raise_it() -> None:
+    calm, rough = Preemptions(), Preemptions()
+    for one in (calm, rough):
+        for _ in range(16):
+            one.came(WORKER, 0.0)
+    for number in range(8):
+        rough.gone(WORKER, number * 450.0, preempted=True)
+        rough.came(WORKER, number * 450.0)
+    assert calm.per_hour(WORKER, HOUR_S) == pytest.approx(0.5 * PRIOR_HOURS / (PRIOR_HOURS + 16.0))
+    assert rough.per_hour(WORKER, HOUR_S) > 0.45
+    assert calm.learned(WORKER, HOUR_S).preemptions_per_hour < 0.2
+
+
+def test_workers_that_leave_otherwise_are_no_preemptions_and_markets_are_apart() -> None:
+    seen = Preemptions()
+    elsewhere = replace(WORKER, region="b")
+    for worker in (WORKER, elsewhere):
+        seen.came(worker, 0.0)
+        seen.came(worker, 0.0)
+    seen.gone(WORKER, 60.0, preempted=False)
+    seen.gone(elsewhere, 60.0, preempted=True)
+    assert seen.per_hour(WORKER, 60.0) < 0.5 < seen.per_hour(elsewhere, 60.0)
+
+
+def test_what_was_seen_fades() -> None:
+    seen = Preemptions()
+    seen.came(WORKER, 0.0)
+    seen.gone(WORKER, 1.0, preempted=True)
+    assert seen.per_hour(WORKER, 1.0) > 0.6
+    assert seen.per_hour(WORKER, 100 * HOUR_S) == pytest.approx(0.5, abs=1e-3)
