@@ -21,6 +21,7 @@ from learner.alignment import audit
 from learner.alignment.behaviour import BehaviourPlan, plan_behaviour
 from learner.alignment.mismatch import compare, figures
 from learner.alignment.sampling_check import SamplingWatch
+from learner.audit.evidence import Evidence
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import HostState
 from learner.config import AuditConfig, BehaviourSource, MismatchConfig, SamplingCheckConfig
@@ -108,6 +109,7 @@ class LoopParts:
     wall_time: WallTime
     evaluations: Evaluations
     skipped: SkippedUpdates
+    evidence: Evidence
     profiler: StepProfiler
     stop: asyncio.Event
 
@@ -292,6 +294,7 @@ class TrainingLoop:
         own = trainer.step_statistics(packed) if plan.own.any() else None
         known = plan.known(recomputed, own)
         self._findings = audit.findings(rows, packed, np.asarray(known.margins), bounds)
+        self._parts.evidence.add(self.step + 1, rows, packed, np.asarray(known.margins), bounds)
         values |= audit.figures(self._findings, packed, bounds)
         return values | self._alignment(rows, packed, plan, known)
 

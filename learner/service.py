@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import jax
 import structlog
 
+from learner.audit.evidence import Evidence
 from learner.checkpoints.arrays import SavedArrays
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import Checkpoints, HostState, configured_folder
@@ -318,6 +319,7 @@ class _Life:
             self._wall_time,
             evaluations,
             SkippedUpdates(self._folder.skipped_updates, self._reporter.values),
+            Evidence(self._folder.evidence),
             StepProfiler(trainer, self._worker, self._folder.profiles, self._reporter.profiles),
             self._stop,
         )

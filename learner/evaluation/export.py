@@ -70,7 +70,7 @@ def export(
             the target is not empty or cannot be written.
     """
     _check_free(target)
-    policy = _newest(run_folder) if version is None else _published(run_folder, Version(version))
+    policy = _newest(run_folder) if version is None else published(run_folder, Version(version))
     source = tokenizer_folder or RunFolder(run_folder).model
     stage = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -106,7 +106,12 @@ def _newest(run_folder: Path) -> Policy:
     return Policy(host.step, ModelConfig.model_validate_json(host.model_json), params, host.tokenizer_json)
 
 
-def _published(run_folder: Path, version: Version) -> Policy:
+def published(run_folder: Path, version: Version) -> Policy:
+    """Read a published version from a learner's run folder.
+
+    Raises:
+        CheckpointError: the run does not keep the version, or it cannot be read.
+    """
     folder = RunFolder(run_folder).versions
     if not folder.is_dir():
         raise CheckpointError(f"{run_folder} has no versions", fix="give the learner's run folder")

@@ -92,6 +92,11 @@ app.command(
     name="replay",
     help="Replay a run's flight record and check that every decision is the same.",
 )
+app.command(
+    "rollcast.cli.trust.audit:audit",
+    name="audit",
+    help="Replay the evidence against peers, and check that each verdict is the same.",
+)
 app.command("rollcast.cli.run.report:report", name="report", help="Write a report on a run as one HTML file.")
 app.command(
     "rollcast.cli.peer.identity:identity", name="identity", help="Show an identity file; create it if it is missing."

@@ -54,6 +54,11 @@ class RunFolder:
         return self.root / "base"
 
     @property
+    def evidence(self) -> Path:
+        """The learner's records of rollouts that it left out of training."""
+        return self.root / "evidence.jsonl"
+
+    @property
     def skipped_updates(self) -> Path:
         """The learner's reports on batches whose update was skipped."""
         return self.root / "skipped_updates"

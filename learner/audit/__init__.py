@@ -1,0 +1,1 @@
+"""Keep the evidence against peers, and replay it."""

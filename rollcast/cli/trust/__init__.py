@@ -1,0 +1,1 @@
+"""Define the commands about what peers are accused of."""
