@@ -1,8 +1,8 @@
 """Check programs by their unit tests, in a sandbox.
 
-If a test compares with a literal (`assert f(2) == 4`), the expected result never enters the sandbox: the program's
-value comes out and is compared here, so that no program passes by ending early, by overloading `==`, or by reading the
-answer.
+No program decides its own tests. If every test compares a call of it with a literal (`assert f(2) == 4`), its values
+come out of the sandbox and are compared here. Other tests run in a second sandbox, whose calls of the program go to the
+first one (sandbox/judge.py). So no program passes by ending early, by overloading `==`, or by reading what is wanted.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from coordinator.config.tasks import CodeCheck
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
+from coordinator.tasks.checks.statements import Statement, read_statement
 from coordinator.tasks.checks.task import Problem, Score
-from coordinator.tasks.sandbox import harness
-from coordinator.tasks.sandbox.runner import Limits, ProgramResult, run_python
+from coordinator.tasks.sandbox.runner import Limits, run_pair, run_python
 from rollcast.runtime.errors import TaskError
 
 PROGRAM_LENGTH_MAX = 256 << 10
 VALUE_LENGTH_MAX = 64 << 10  # characters of a result as text
+SANDBOX = Path(__file__).parents[1] / "sandbox"
 _FENCED = re.compile(r"```[ \t]*(?:[Pp]ython3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 log = structlog.get_logger()
@@ -90,22 +92,25 @@ class CodeChecker:
         return passed
 
     def _run_statements(self, program: str, tests: CodeTests, ends_s: float) -> int:
-        statements = tests.statements[: self._config.tests_max]
-        expected = [_comparison(statement) for statement in statements]
-        token = secrets.token_hex(16)
-        order = {
-            "token": token,
-            "timeout_s": self._config.test_timeout_s,
-            "tests": [
-                ["run", statement] if found is None else ["value", found[0]]
-                for statement, found in zip(statements, expected, strict=True)
-            ],
-        }
-        files = {"candidate.py": f"{tests.setup}\n{program}", "main.py": Path(harness.__file__).read_text()}
+        statements = [read_statement(code) for code in tests.statements[: self._config.tests_max]]
         limits = self._limits(max(0.05, ends_s - time.monotonic()))
-        ended = run_python(files, "main.py", json.dumps(order).encode(), limits)
-        answers = _answers(ended)
-        return sum(_passes(answer, token, found) for answer, found in zip(answers, expected, strict=False))
+        source = f"{tests.setup}\n{program}"
+        if not all(one.asks_the_program(tests.setup) for one in statements):
+            return self._judge(source, tests.setup, statements, limits)
+        order = {"timeout_s": self._config.test_timeout_s, "expressions": [one.expression for one in statements]}
+        files = {"candidate.py": source, "main.py": _text("harness")}
+        answers = _answers(run_python(files, "main.py", json.dumps(order).encode(), limits).stdout)
+        return sum(_passes(answer, one.wanted) for answer, one in zip(answers, statements, strict=False))
+
+    def _judge(self, source: str, setup: str, statements: Sequence[Statement], limits: Limits) -> int:
+        """Return how many statements pass in a sandbox of their own, where the program cannot reach them."""
+        timeout_s = self._config.test_timeout_s
+        order = {"setup": setup, "timeout_s": timeout_s, "tests": [_fields(one, setup) for one in statements]}
+        theirs = {"candidate.py": source, "timeout_s": str(timeout_s), "main.py": _text("served")}
+        ours = {"order.json": json.dumps(order), "main.py": _text("judge")}
+        shared = {"values.py": _text("values")}
+        ended = run_pair(ours | shared, theirs | shared, limits)
+        return sum(answer[0] == "passed" for answer in _answers(ended.stderr))
 
     def _limits(self, wall_s: float) -> Limits:
         config = self._config
@@ -132,39 +137,38 @@ def same_output(given: str, wanted: str) -> bool:
     ]
 
 
-def _comparison(statement: str) -> tuple[str, object] | None:
-    """Return (expression, literal) of `assert expression == literal`; None for every other statement."""
-    try:
-        body = ast.parse(statement.strip()).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    match body:
-        case [ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]))]:
-            try:
-                return ast.unparse(left), ast.literal_eval(right)
-            except (ValueError, RecursionError):
-                return None
-    return None
+def _fields(one: Statement, setup: str) -> dict[str, Any]:
+    """Return a statement as the judge reads it; only a value of the program itself may be asked for as a whole."""
+    return {
+        "code": one.code,
+        "expression": one.expression,
+        "wanted": repr(one.wanted),
+        "root": one.root if one.asks_the_program(setup) else "",
+        "names": sorted(one.names),
+        "sets": sorted(one.sets),
+    }
 
 
-def _answers(ended: ProgramResult) -> list[list[str]]:
+def _text(module: str) -> str:
+    return (SANDBOX / f"{module}.py").read_text(encoding="utf-8")
+
+
+def _answers(output: bytes) -> list[list[str]]:
+    """Return the lines of a harness or judge; what follows a line that is none does not count."""
     answers: list[list[str]] = []
-    for line in ended.stdout.splitlines():
+    for line in output.splitlines():
         try:
-            kind, value = json.loads(line)
+            kind, *rest = json.loads(line)
         except (ValueError, TypeError, RecursionError):
             break
-        answers.append([str(kind), str(value)])
+        answers.append([str(kind), *map(str, rest)])
     return answers
 
 
-def _passes(answer: list[str], token: str, comparison: tuple[str, object] | None) -> bool:
-    kind, value = answer
-    if comparison is None:
-        return kind == "passed" and secrets.compare_digest(value, token)
-    if kind != "value" or len(value) > VALUE_LENGTH_MAX:
+def _passes(answer: list[str], wanted: object) -> bool:
+    if len(answer) != 2 or answer[0] != "value" or len(answer[1]) > VALUE_LENGTH_MAX:
         return False
     try:
-        return bool(ast.literal_eval(value) == comparison[1])
+        return bool(ast.literal_eval(answer[1]) == wanted)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return False

@@ -1,9 +1,8 @@
-"""Run a candidate program's tests that are statements. Copied into the sandbox, so it imports nothing of Rollcast.
+"""Evaluate expressions with a candidate program. Copied into the sandbox, so it imports nothing of Rollcast.
 
-Standard input holds {"token", "tests", "timeout_s"}; a test is [kind, code]. The answer to each test is one line on
-standard output, which the program cannot precede with lines of its own. "value" tests return the value of their
-expression, for the verifier to compare outside, where the program cannot interfere; "run" tests return the token if
-they raise nothing.
+Standard input holds {"expressions", "timeout_s"}. The answer to each expression is one line on standard output, which
+the program cannot precede with lines of its own: ["value", repr] or ["failed", why]. What is wanted is not here: the
+verifier compares outside. The program may forge every answer, and gains nothing that a right value would not.
 """
 
 from __future__ import annotations
@@ -30,18 +29,17 @@ def main() -> None:
         source = file.read()
     exec(compile(source, "candidate.py", "exec"), namespace)
     signal.signal(signal.SIGALRM, _too_long)
-    for kind, code in order["tests"]:
-        os.write(answers, json.dumps(_answer(kind, code, namespace, order)).encode() + b"\n")
+    for expression in order["expressions"]:
+        answer = value_of(expression, namespace, order["timeout_s"])
+        os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _answer(kind: str, code: str, namespace: dict[str, Any], order: dict[str, Any]) -> list[str]:
-    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+def value_of(expression: str, namespace: dict[str, Any], timeout_s: float) -> list[str]:
+    """Return the line of one expression."""
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
     try:
-        if kind == "value":
-            exec(compile(f"{VALUE} = ({code})", "test", "exec"), namespace)
-            return ["value", repr(namespace[VALUE])]
-        exec(compile(code, "test", "exec"), namespace)
-        return ["passed", order["token"]]
+        exec(compile(f"{VALUE} = ({expression})", "test", "exec"), namespace)
+        return ["value", repr(namespace[VALUE])]
     except (Exception, TestTimeout) as error:
         return ["failed", type(error).__name__]
     finally:

@@ -83,6 +83,53 @@ def run_python(files: Mapping[str, str], main: str, stdin: bytes, limits: Limits
     return ended
 
 
+def run_pair(judge: Mapping[str, str], program: Mapping[str, str], limits: Limits) -> ProgramResult:
+    """Run two programs, each in a sandbox of its own, that talk to each other; return how the first one ended.
+
+    What one writes to standard output the other reads from standard input. Of the first, standard error is kept; of the
+    second, nothing is. Both have the files given, of which ``main.py`` is run.
+
+    Raises:
+        TaskError: see run_python.
+    """
+    folders = [tempfile.mkdtemp(prefix="rollcast-sandbox-") for _ in range(2)]
+    try:
+        orders = [
+            _order(folder, [sys.executable, "-I", "-B", f"{folder}/main.py"], files, limits)
+            for folder, files in zip(folders, (judge, program), strict=True)
+        ]
+        with _file(orders[0]) as first, _file(orders[1]) as second:
+            return _run_pair(first, second, limits)
+    except OSError as error:
+        raise TaskError("the sandbox cannot run a program", cause=str(error), fix="see the cause") from None
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_pair(judge_order: IO[bytes], program_order: IO[bytes], limits: Limits) -> ProgramResult:
+    from_judge, to_program = os.pipe()
+    from_program, to_judge = os.pipe()
+    judge = program = None
+    try:
+        judge = _start(judge_order, from_program, to_program, subprocess.PIPE)
+        program = _start(program_order, from_judge, to_judge, subprocess.DEVNULL)
+    finally:
+        for descriptor in (from_judge, to_program, from_program, to_judge):
+            os.close(descriptor)
+        if program is None and judge is not None:
+            judge.end()
+    try:
+        outcome, outputs = _watch(judge.process, limits)
+    finally:
+        judge.end()
+        program.end()
+    for one in (judge, program):
+        if one.process.returncode == UNCONFINED and one.missing:
+            raise _unconfined(one.missing)
+    return ProgramResult(outcome, judge.process.returncode, *outputs, judge.missing)
+
+
 def _file(content: bytes) -> IO[bytes]:
     file = tempfile.TemporaryFile()  # noqa: SIM115 (our caller closes it)
     file.write(content)
@@ -108,15 +155,41 @@ def _order(folder: str, command: Sequence[str], files: Mapping[str, str], limits
     return json.dumps(order).encode()
 
 
+@dataclass(slots=True)
+class _Started:
+    """A process of child.py; ``missing`` is known once it has ended."""
+
+    process: subprocess.Popen[bytes]
+    report: int
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def end(self) -> None:
+        """Kill the program completely, and read which confinements were missing."""
+        try:
+            _end(self.process)
+        finally:
+            self.missing = _missing(os.read(self.report, REPORT_BYTES_MAX))
+            os.close(self.report)
+
+
 def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> ProgramResult:
+    started = _start(order, stdin.fileno(), subprocess.PIPE, subprocess.PIPE)
+    try:
+        outcome, outputs = _watch(started.process, limits)
+    finally:
+        started.end()
+    return ProgramResult(outcome, started.process.returncode, *outputs, started.missing)
+
+
+def _start(order: IO[bytes], stdin: int, stdout: int, stderr: int) -> _Started:
     # The child takes the order as one descriptor and its report pipe as the next.
     order_fd, report_read, report_write = _neighbours(order.fileno())
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", CHILD, str(order_fd)],
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             env=ENVIRONMENT,
             pass_fds=(order_fd, report_write),
             start_new_session=True,
@@ -127,13 +200,7 @@ def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> ProgramResult:
     finally:
         os.close(order_fd)
         os.close(report_write)
-    try:
-        outcome, outputs = _watch(process, limits)
-    finally:
-        _end(process)
-        report = os.read(report_read, REPORT_BYTES_MAX)
-        os.close(report_read)
-    return ProgramResult(outcome, process.returncode, *outputs, _missing(report))
+    return _Started(process, report_read)
 
 
 def _neighbours(order: int) -> tuple[int, int, int]:
@@ -152,15 +219,14 @@ def _neighbours(order: int) -> tuple[int, int, int]:
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, tuple[bytes, bytes]]:
-    """Read the program's output until it closes both streams, its time is over, or it has printed too much."""
-    assert process.stdout is not None
-    assert process.stderr is not None
+    """Read the program's output until it closes its streams, its time is over, or it has printed too much."""
     ends_s = time.monotonic() + limits.wall_s
-    outputs = {process.stdout: bytearray(), process.stderr: bytearray()}
+    outputs = (bytearray(), bytearray())
     outcome: Outcome = "exited"
     with selectors.DefaultSelector() as selector:
-        for stream, output in outputs.items():
-            selector.register(stream, selectors.EVENT_READ, output)
+        for stream, output in zip((process.stdout, process.stderr), outputs, strict=True):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, output)
         while selector.get_map():
             left_s = ends_s - time.monotonic()
             if left_s <= 0.0:
@@ -171,14 +237,14 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, t
                 if not data:
                     selector.unregister(key.fileobj)
                 key.data.extend(data)
-            if sum(map(len, outputs.values())) > limits.output_bytes_max:
+            if sum(map(len, outputs)) > limits.output_bytes_max:
                 outcome = "output"
                 break
     if outcome == "exited":
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, ends_s - time.monotonic()))
         outcome = "exited" if process.returncode is not None else "timeout"
-    return outcome, (bytes(outputs[process.stdout]), bytes(outputs[process.stderr]))
+    return outcome, (bytes(outputs[0]), bytes(outputs[1]))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

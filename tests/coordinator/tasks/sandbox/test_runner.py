@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -232,15 +231,6 @@ def test_tasks_of_our_own_are_counted() -> None:
     assert confine.own_tasks() >= 1
 
 
-ORDER = {"token": "secret", "timeout_s": 5.0}
-
-
-def answer(kind: str, code: str, **namespace: Any) -> list[str]:
-    return harness._answer(kind, code, namespace, ORDER)
-
-
-def test_answers() -> None:
-    assert answer("value", "x + 1", x=2) == ["value", "3"]
-    assert answer("run", "assert x == 2", x=2) == ["passed", "secret"]
-    assert answer("run", "assert x == 2", x=3) == ["failed", "AssertionError"]
-    assert answer("value", "nothing") == ["failed", "NameError"]
+def test_the_harness_answers_with_values() -> None:
+    assert harness.value_of("x + 1", {"x": 2}, 5.0) == ["value", "3"]
+    assert harness.value_of("nothing", {}, 5.0) == ["failed", "NameError"]
