@@ -104,7 +104,8 @@ class Operator:
     def _enabled(self, order: PeerEnabled, now: float) -> list[Action]:
         state = self._state
         undone = state.members.enable(order.peer_id)
-        state.audit.pardon(order.peer_id)
+        here = state.members.get(order.peer_id)
+        state.audit.pardon(order.peer_id, "" if here is None else here.invite)
         if not undone:
             return []
         detail = f"no longer {undone}"

@@ -57,6 +57,9 @@ class Presence:
         evaluating.joined(self._state, event.peer_id, event.held_leases)
         actions += self._end_unheld(event) + self._revoke_forgotten(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
+        suspended = self._state.audit.suspends(event.peer_id, event.invite) if event.role == "peer" else ""
+        if suspended and self._state.members.quarantine(event.peer_id, suspended):
+            actions.append(Penalise(event.peer_id, suspended, True))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
         # The newest few: a peer that missed some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
@@ -196,8 +199,18 @@ class Presence:
         What a convicted identity has uploaded and no batch holds yet is dropped: it comes from the same sampler.
         """
         state, actions = self._state, list[Action]()
-        for peer_id in state.audit.add(event.step, event.audits):
-            reason = state.audit.convicted()[peer_id]
+
+        def invite_of(peer_id: PeerId) -> str:
+            member = state.members.get(peer_id)
+            return "" if member is None else member.invite
+
+        verdicts = state.audit.add(event.step, event.audits, invite_of)
+        reasons = {peer_id: state.audit.convicted()[peer_id] for peer_id in verdicts.convicted}
+        for invite in verdicts.suspended:
+            actions.append(Note("invite_suspended", invite, state.audit.suspended(invite)))
+            same = [one for one in state.members if one.role == "peer" and one.invite == invite]
+            reasons = {one.peer_id: why for one in same if (why := state.audit.suspends(one.peer_id, invite))} | reasons
+        for peer_id, reason in reasons.items():
             if state.members.quarantine(peer_id, reason):
                 actions.append(Penalise(peer_id, reason, True))
                 actions += _drop_uploads(state, peer_id)

@@ -7,6 +7,11 @@ with some larger probability, which nobody knows; so the test averages the likel
 average is a martingale with mean 1 for an honest identity, and exceeds 1 / a ever with a probability of at most a
 (Ville's inequality; Ramdas et al. 2023, "Game-theoretic statistics and safe anytime-valid inference", section 3.1).
 
+What is found about identities of an invite that are not convicted is added up in the same way, because new identities
+are cheap: a cheat that uses each for a few tokens is convicted as an invite. So is an invite of which SUSPENDED_AT
+identities are convicted. It is then suspended: its identities get no work until the operator enables them, except
+those that have proved themselves. Others may share the invite, and must not lose their place by what a cheat does.
+
 Long honest work must not pay for later cheating, so the test starts anew every WINDOW_TOKENS. The k-th one may accuse
 falsely with a probability of ACCUSED_P / (k (k + 1)), and all of them together with at most ACCUSED_P.
 """
@@ -14,7 +19,7 @@ falsely with a probability of ACCUSED_P / (k (k + 1)), and all of them together 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -31,12 +36,17 @@ FAR_P = 1e-18  # of an honest token far beyond it: memory that fails, not roundi
 CHEATS_P = (0.3, 0.03, 0.003)  # of a cheat's token beyond the bound
 WINDOW_TOKENS = 8192
 PROBATION_ROLLOUTS = 20
+SUSPENDED_AT = 2  # convicted identities of an invite
 
 
 @dataclass(slots=True)
 class AuditRecord:
-    """What was found about one identity. ``window_...`` count since the test started anew for the last time."""
+    """What was found about one identity, or all identities of an invite.
 
+    ``window_...`` count since the test started anew for the last time.
+    """
+
+    invite: str = ""  # with which the identity joined; empty if unknown
     rollouts: int = 0
     tokens: int = 0
     beyond: int = 0
@@ -99,36 +109,78 @@ class AuditRecord:
             self.window_tokens = self.window_beyond = self.window_far = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Whom the findings of a step convict."""
+
+    convicted: tuple[PeerId, ...] = ()
+    suspended: tuple[str, ...] = ()  # invites
+
+
 class AuditBook:
-    """The records of all identities, and the step up to which findings are in them."""
+    """The records of all identities and invites, and the step up to which findings are in them."""
 
     def __init__(self) -> None:
         self.step = Step(-1)
         self._records: dict[PeerId, AuditRecord] = {}
+        self._invites: dict[str, AuditRecord] = {}
 
     def record(self, peer_id: PeerId) -> AuditRecord | None:
         """Return what was found about an identity; None if nothing was judged."""
         return self._records.get(peer_id)
 
-    def add(self, step: Step, findings: Iterable[RolloutAudit]) -> list[PeerId]:
-        """Add the findings of a step and return the identities that they convict. A step counts once."""
+    def add(self, step: Step, findings: Iterable[RolloutAudit], invite_of: Callable[[PeerId], str]) -> Verdicts:
+        """Add the findings of a step and return whom they convict. A step counts once.
+
+        Args:
+            invite_of: returns the invite of an identity; empty if it is unknown.
+        """
         found = list(findings)
         if not found or step <= self.step:
-            return []
+            return Verdicts()
         self.step = step
-        convicted = []
+        convicted, suspended = list[PeerId](), list[str]()
         for one in found:
             record = self._records.setdefault(one.peer_id, AuditRecord())
-            before = record.convicted
+            record.invite = invite_of(one.peer_id) or record.invite
+            before, reason_before = record.convicted, self.suspended(record.invite)
             record.add(one)
             if record.convicted and not before:
                 convicted.append(one.peer_id)
+            if record.invite:
+                self._add_to_invite(record, one, convicts=record.convicted != before)
+                if self.suspended(record.invite) and not reason_before:
+                    suspended.append(record.invite)
         self._discard()
-        return convicted
+        return Verdicts(tuple(convicted), tuple(suspended))
 
-    def pardon(self, peer_id: PeerId) -> None:
-        """Forget what was found about an identity, because the operator enabled it."""
-        self._records.pop(peer_id, None)
+    def _add_to_invite(self, record: AuditRecord, found: RolloutAudit, *, convicts: bool) -> None:
+        """Add up what convicts no identity by itself, and count the identities that are convicted."""
+        pooled = self._invites.setdefault(record.invite, AuditRecord())
+        if not record.convicted:
+            pooled.add(found)
+        elif convicts and not pooled.convicted:
+            same = (one for one in self._records.values() if one.invite == record.invite)
+            count = sum(bool(one.convicted) for one in same)
+            if count >= SUSPENDED_AT:
+                pooled.convicted = f"{count} of its identities were convicted by audits"
+
+    def suspended(self, invite: str) -> str:
+        """Return why an invite is suspended; empty if it is not."""
+        record = self._invites.get(invite)
+        return "" if record is None else record.convicted
+
+    def suspends(self, peer_id: PeerId, invite: str) -> str:
+        """Return why an identity gets no work because of its invite; empty if it may, or has proved itself."""
+        record = self._records.get(peer_id)
+        proved = record is not None and record.state == "good"
+        reason = self.suspended(invite)
+        return f"joined with a suspended invite: {reason}" if reason and not proved else ""
+
+    def pardon(self, peer_id: PeerId, invite: str) -> None:
+        """Forget what was found about an identity and its invite, because the operator enabled it."""
+        record = self._records.pop(peer_id, None)
+        self._invites.pop(invite or (record.invite if record is not None else ""), None)
 
     def convicted(self) -> dict[PeerId, str]:
         """Return the convicted identities with the reason."""
@@ -138,21 +190,23 @@ class AuditBook:
         """Take over the book of an earlier coordinator."""
         saved = msgspec.json.decode(event.book_json, type=_Saved)
         self.step, self._records = Step(saved.step), {PeerId(one): record for one, record in saved.records.items()}
+        self._invites = dict(saved.invites)
 
     def to_json(self) -> str:
         """Return the book as JSON, which an AuditRestored holds."""
-        return msgspec.json.encode(
-            _Saved(self.step, {str(one): record for one, record in self._records.items()})
-        ).decode()
+        records = {str(peer_id): record for peer_id, record in self._records.items()}
+        return msgspec.json.encode(_Saved(self.step, records, self._invites)).decode()
 
     def _discard(self) -> None:
-        for peer_id in list(self._records):
-            if len(self._records) <= RECORDS_MAX:
-                return
-            if not self._records[peer_id].convicted:
-                del self._records[peer_id]
+        for book in (self._records, self._invites):
+            surplus = len(book) - RECORDS_MAX
+            if surplus > 0:
+                harmless = [key for key, record in book.items() if not record.convicted]
+                for key in harmless[:surplus]:
+                    del book[key]  # type: ignore[arg-type]
 
 
 class _Saved(msgspec.Struct):
     step: int
     records: Mapping[str, AuditRecord]
+    invites: Mapping[str, AuditRecord]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,17 @@ from coordinator.core.events.actions import CloseAttempt, Penalise
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
 from coordinator.core.events.events import RolloutReceived, RolloutStored, StepFinished
 from coordinator.core.events.operator_events import PeerEnabled
-from coordinator.core.members.audit_book import ACCUSED_P, BEYOND_P, WINDOW_TOKENS, AuditBook, AuditRecord
+from coordinator.core.members.audit_book import ACCUSED_P, BEYOND_P, WINDOW_TOKENS, AuditBook, AuditRecord, Verdicts
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId
-from tests.coordinator.core_world import World, only, rollout, wants
+from tests.coordinator.core_world import World, announced, held, joined, only, rollout, wants
+
+
+def no_invite(_peer_id: PeerId) -> str:
+    return ""
+
+
+def one_invite(_peer_id: PeerId) -> str:
+    return "shared"
 
 
 def found(peer: str = "a", tokens: int = 20, beyond: int = 0, far: int = 0, rollout_id: int = 1) -> RolloutAudit:
@@ -34,7 +43,9 @@ def rollouts_until_convicted(share: float, *, far_share: float, seed: int, token
 
 def test_one_token_far_beyond_the_bound_convicts_and_one_just_beyond_it_does_not() -> None:
     book = AuditBook()
-    assert book.add(Step(1), [found("near", beyond=1), found("far", beyond=1, far=1), found("honest")]) == ["far"]
+    assert book.add(
+        Step(1), [found("near", beyond=1), found("far", beyond=1, far=1), found("honest")], no_invite
+    ).convicted == ("far",)
     states = {name: record.state for name in ("near", "far", "honest") if (record := book.record(PeerId(name)))}
     assert states == {"near": "watched", "far": "convicted", "honest": "probation"}
     assert "0.5 nats off, where 0.005 is allowed" in book.convicted()[PeerId("far")]
@@ -73,13 +84,14 @@ def test_an_honest_identity_is_accused_as_seldom_as_promised(tokens: int) -> Non
 
 def test_a_step_counts_once_and_the_book_survives_a_restart() -> None:
     book = AuditBook()
-    book.add(Step(3), [found("a", far=1, beyond=1), found("b", beyond=1)])
+    book.add(Step(3), [found("a", far=1, beyond=1), found("b", beyond=1)], one_invite)
     again = AuditBook()
     again.restore(AuditRestored(book.to_json()))
     assert again.record(PeerId("b")) == book.record(PeerId("b"))
     assert again.convicted() == book.convicted()
-    assert again.add(Step(3), [found("b", far=1, beyond=1)]) == []
-    assert again.add(Step(4), [found("b", far=1, beyond=1)]) == ["b"]
+    assert again.add(Step(3), [found("b", far=1, beyond=1)], one_invite) == Verdicts()
+    assert again.add(Step(4), [found("b", far=1, beyond=1)], one_invite) == Verdicts((PeerId("b"),), ("shared",))
+    assert again.suspended("shared") == "2 of its identities were convicted by audits"
 
 
 def test_a_convicted_identity_loses_its_leases_and_its_untrained_rollouts() -> None:
@@ -106,7 +118,7 @@ def test_a_convicted_identity_loses_its_leases_and_its_untrained_rollouts() -> N
 
 def test_a_restarted_coordinator_keeps_a_convicted_identity_out() -> None:
     book = AuditBook()
-    book.add(Step(3), [found("a", far=1, beyond=1)])
+    book.add(Step(3), [found("a", far=1, beyond=1)], no_invite)
     world = World()
     world.handle(AuditRestored(book.to_json()))
     world.start("a", "b")
@@ -114,3 +126,32 @@ def test_a_restarted_coordinator_keeps_a_convicted_identity_out() -> None:
     world.handle(wants("b", 2))
     assert world.take("a") == []
     assert world.take("b")
+
+
+def test_new_identities_of_one_invite_cannot_share_the_evidence_among_them() -> None:
+    book = AuditBook()
+    findings = [found(f"sybil-{number}", beyond=1) for number in range(4)]
+    verdicts = book.add(Step(1), findings, one_invite)
+    assert verdicts == Verdicts((), ("shared",))
+    assert "4 of 80 judged" in book.suspended("shared") or "3 of 60 judged" in book.suspended("shared")
+
+
+def test_a_suspended_invite_gives_no_work_to_those_that_have_not_proved_themselves() -> None:
+    world = World()
+    for name in ("proved", "new", "other"):
+        world.handle(replace(joined(name), invite="mine" if name == "other" else "shared"))
+    world.handle(announced(0))
+    for name in ("proved", "new", "other"):
+        world.handle(held(name, 0))
+    audit = world.core._state.audit
+    world.handle(StepFinished(Step(1), {}, tuple(found("proved") for _ in range(20))))
+    for step, name in ((2, "cheat"), (3, "second")):
+        assert not audit.suspended("shared"), "one cheat does not suspend an invite that others share"
+        world.handle(replace(joined(name), invite="shared"))
+        done = world.handle(StepFinished(Step(step), {}, (found(name, far=1, beyond=1),)))
+    assert {one.peer_id for one in only(done, Penalise)} == {"second", "new"}
+    assert audit.suspended("shared")
+    assert world.handle(replace(joined("newer"), invite="shared"))
+    for name in ("proved", "newer", "other"):
+        world.handle(wants(name, 1))
+    assert (bool(world.take("proved")), bool(world.take("newer")), bool(world.take("other"))) == (True, False, True)
