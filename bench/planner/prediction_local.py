@@ -1,12 +1,12 @@
 """Compare predictions with real local runs: the second half of a run from its first half, and a run with fewer peers.
 
-Both are runs of `rollcast up` with real processes. Engines and learner are slowed down to declared times
-(bench/programs/throttled.py), so that a machine's other work changes little, and uplinks are capped, so that T_bcast
-depends on which peers relay. The prediction is not given the declared times; it is given the caps, as an operator
-knows the lines.
+All are runs of `rollcast up` with real processes and groups of 8, at both conducts at a new version. Engines and
+learner are slowed down to declared times (bench/programs/throttled.py), so that a machine's other work changes little,
+and uplinks are capped, so that T_bcast depends on which peers relay. The prediction is not given the declared times; it
+is given the caps, as an operator knows the lines.
 
-``local_error_*``: the first half of the first run is calibrated, its second half predicted. ``local_fewer_error_*``:
-the whole of it is calibrated, and a second run with fewer peers predicted.
+``local_continue_error_*`` and ``local_finish_error_*``: the first half of a run is calibrated, its second half
+predicted. ``local_fewer_error_*``: the whole run with "continue" is calibrated, and one with fewer peers predicted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from capacity.inputs.calibration import Calibration, Links, calibrate
 from capacity.inputs.run_records import RunRecords, read_run
 from capacity.predict.prediction import Prediction, predict
 from rollcast.cli.processes import Fleet
+from rollcast.wire.rollouts import AtVersionSwap
 
 _UPLINK_MBIT_S, _ORIGIN_MBIT_S = 1.0, 2.0
 _BYTES = 1e6 / 8.0  # per second, of 1 Mbit/s
+_CONDUCTS: tuple[AtVersionSwap, ...] = ("continue", "finish")
 
 #: A small policy, short steps; everything else is the shipped configuration.
 _SMALL = [
-    "coordinator.run.groups_per_step=8",
-    "coordinator.run.samples_per_group=4",
+    "coordinator.run.groups_per_step=4",
+    "coordinator.run.samples_per_group=8",
     "coordinator.held_out_problems=32",
     "learner.model.width=64",
     "learner.model.feed_forward_width=128",
@@ -49,7 +51,7 @@ _SMALL = [
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
     parser.add_argument("--peers", type=int, default=3, help="peers of the calibrated run (--local)")
-    parser.add_argument("--fewer-peers", type=int, default=2, help="peers of the predicted run (--local)")
+    parser.add_argument("--fewer-peers", type=int, default=2, help="peers of the predicted run, 0: none (--local)")
     parser.add_argument("--local-steps", type=int, default=70, help="learner steps of each run (--local)")
     parser.add_argument("--local-warm-up", type=int, default=20, help="first steps, which do not count (--local)")
     parser.add_argument("--token-s", type=float, default=0.2, help="declared seconds per token of an engine (--local)")
@@ -57,12 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    first, second = (_records(arguments, peers) for peers in (arguments.peers, arguments.fewer_peers))
     begin, end = arguments.local_warm_up, arguments.local_steps + 1
     middle = (begin + end) // 2
-    whole = calibrate(first.between(begin, end))
-    halves = calibrate(first.between(begin, middle)), calibrate(first.between(middle, end))
-    figures = _compared("local", *halves) | _compared("local_fewer", whole, calibrate(second.between(begin, end)))
+    figures: dict[str, float] = {}
+    whole: dict[AtVersionSwap, Calibration] = {}
+    for at_swap in _CONDUCTS:
+        records = _records(arguments, arguments.peers, at_swap)
+        halves = calibrate(records.between(begin, middle)), calibrate(records.between(middle, end))
+        figures |= _compared(f"local_{at_swap}", *halves)
+        whole[at_swap] = calibrate(records.between(begin, end))
+    if arguments.fewer_peers:
+        fewer = _records(arguments, arguments.fewer_peers, "continue")
+        figures |= _compared("local_fewer", whole["continue"], calibrate(fewer.between(begin, end)))
     settings: dict[str, Any] = {
         name: getattr(arguments, name)
         for name in ("peers", "fewer_peers", "local_steps", "local_warm_up", "token_s", "train_s")
@@ -114,8 +122,13 @@ class _Throttled(runs.Story):
             fleet.programs[f"peer-{number}"] = [*program, str(self._token_s)]
 
 
-def _records(arguments: argparse.Namespace, peers: int) -> RunRecords:
-    settings = [*_SMALL, f"peers={peers}", f"coordinator.run.steps={arguments.local_steps}"]
+def _records(arguments: argparse.Namespace, peers: int, at_swap: AtVersionSwap) -> RunRecords:
+    settings = [
+        *_SMALL,
+        f"peers={peers}",
+        f"coordinator.run.steps={arguments.local_steps}",
+        f"coordinator.lease.at_version_swap={at_swap}",
+    ]
     story = _Throttled(arguments.token_s, arguments.train_s)
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
         summary = runs.run(arguments.config, Path(folder), settings, story)

@@ -26,6 +26,7 @@ from rollcast.wire.rollouts import at_version_swap_from_pb
 _ROLLOUTS_MIN = 5  # a peer with fewer rollouts gets no speed: their mean would be mostly noise
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)  # standard error of a median / that of the mean, of a normal quantity
 _AT_ONCE_S = 0.05  # rollouts of one peer that arrive within this time count as uploaded together
+_AT_ONCE_QUANTILE = 0.75
 _TOGETHER_SHARE = 0.9  # share of pairs that arrived together above which peers count as uploading whole batches
 
 
@@ -251,15 +252,16 @@ def _covered_s(intervals: Sequence[tuple[float, float]]) -> float:
 
 
 def _at_once(made: Sequence[MadeRollout]) -> int:
-    """Return the rollouts in flight at the middle of a rollout, as the 90th percentile over all of them, at least 1.
+    """Return the rollouts in flight at the middle of a rollout, as the 75th percentile over all of them, at least 1.
 
-    The highest tenth is left out because start and end times, which are derived from uploads, are blurred.
+    The highest quarter is left out: start and end times are derived from uploads, so where each place is refilled at
+    once (``at_version_swap = "continue"``) a late upload counts beside the rollout that took its place.
     """
     begins = np.sort(np.array([one.begun_s for one in made]))
     ends = np.sort(np.array([one.received_s for one in made]))
     middles = np.array([(one.begun_s + one.received_s) / 2.0 for one in made])
     running = np.searchsorted(begins, middles, "right") - np.searchsorted(ends, middles, "right")
-    return max(1, round(float(np.quantile(running, 0.9))))
+    return max(1, round(float(np.quantile(running, _AT_ONCE_QUANTILE))))
 
 
 def _together(by_peer: Mapping[str, Sequence[MadeRollout]]) -> bool:

@@ -110,12 +110,16 @@ class Pace:
         """Return when the learner will have waited longer than attempts usually take; inf if it does not wait."""
         return math.inf if self.asked_at is None else self.asked_at + self._usual_s
 
+    def typical_s(self, per_s: float, load: int) -> float:
+        """Return the median seconds that a worker of this speed takes for a slot; of all workers if it is 0."""
+        return load / per_s if per_s else self._usual_s
+
     def steps_until_ready(self, per_s: float, load: int, unfilled: int, now: float, *, begun: bool) -> int | None:
         """Return the batches formed before so many slots, begun now, are ready with the required chance, if known."""
         if len(self._spread) < SPREAD_NEEDED or not self.period_s:
             return None
         chance = min(self.caution.chance, CHANCE_ONCE_BEGUN) if begun else self.caution.chance
-        typical_s = load / per_s if per_s else self._usual_s
+        typical_s = self.typical_s(per_s, load)
         spread = _quantile(self._spread_sorted, chance ** (1.0 / max(1, unfilled))) if self._spread_sorted else 1.0
         next_in_s = max(0.0, self.recorded_at + self.period_s - now) if self.asked_at is None else 0.0
         return max(0, math.ceil((typical_s * spread + self._t_score_s - next_in_s) / self.period_s))

@@ -141,8 +141,28 @@ class FleetModel:
         for group in [group for group in self._book if group.too_old(self._step, limit)]:
             if group.unfilled:
                 self._pace.group_yield.ended(1, in_time=False)
-            self._dropped += self._per_group - group.vacant
+            self._dropped += self._per_group - len(group.vacant)
             self._remove(group)
+            self._revoke(group)
+
+    def _revoke(self, group: Group) -> None:
+        """Revoke the leases of a group that was dropped: its workers learn of it a message later.
+
+        The coordinator measures them as at least as slow as they were so far (Forecast.gave_up).
+        """
+        for worker in self._workers:
+            held = [slot for slot in (*worker.running, *worker.waiting) if slot.group is group]
+            for slot in held:
+                so_far_s = self._now - slot.issued_at
+                if so_far_s > self._pace.typical_s(worker.per_s, slot.load):
+                    worker.answered(slot.load, so_far_s)
+            if held:
+                self._after(self._conduct.t_notice_s, self._revoked, worker, group)
+
+    def _revoked(self, worker: ModelWorker, group: Group) -> None:
+        worker.gives_up(group, running=not self._conduct.whole_batches)
+        self._begin(worker)
+        self._after(self._conduct.t_turn_s, self._asks, worker)
 
     def _remove(self, group: Group) -> None:
         group.over = True
@@ -209,7 +229,7 @@ class FleetModel:
             return
         worker.running += slots
         stopped_s = self._stopped_s(worker)
-        times = [delay_s + worker.slot_s(self._draws) for _ in slots]
+        times = [delay_s + worker.slot_s(slot.length) for slot in slots]
         if self._conduct.whole_batches:
             self._after(max(times), self._finished, worker, worker.life, slots, stopped_s)
             return
@@ -223,7 +243,10 @@ class FleetModel:
         if stopped_s - stopped_before_s > _MOMENT_S:  # generation was stopped that long
             self._after(stopped_s - stopped_before_s, self._finished, worker, life, slots, stopped_s)
             return
-        for slot in slots:
+        ended = [slot for slot in slots if slot in worker.running]
+        if not ended:  # their group was dropped, and their leases revoked
+            return
+        for slot in ended:
             worker.running.remove(slot)
             self._fill(worker, slot)
         if worker.running:
@@ -247,7 +270,7 @@ class FleetModel:
             return
         if self._step - slot.version > self._demand.staleness_limit:
             self._dropped += 1
-            group.vacant += 1
+            group.vacant.append(slot.length)
             return
         self._pace.answered(worker.per_s, slot.load, self._now - slot.issued_at)
         worker.answered(slot.load, self._now - slot.issued_at)
@@ -281,7 +304,7 @@ class FleetModel:
     def _give_up(self, slots: list[Slot]) -> None:
         for slot in slots:
             if not slot.group.over:
-                slot.group.vacant += 1
+                slot.group.vacant.append(slot.length)
         self._issue()
 
     def _back(self, worker: ModelWorker) -> None:
@@ -373,7 +396,7 @@ class FleetModel:
         needs = self._needs(worker, len(self._book), None, load) if of_use else None
         if needs is None:
             return None
-        group = Group(self._per_group, self._per_group)
+        group = Group([self._draws.uniform() for _ in range(self._per_group)], self._per_group)
         self._book.append(group)
         return group, needs
 
@@ -392,10 +415,9 @@ class FleetModel:
         return max(needs, fresh) if oldest >= needs and worker.held >= fresh else None
 
     def _grant(self, worker: ModelWorker, group: Group, needs: int) -> None:
-        count = min(worker.free_slots(self._conduct), group.vacant)
+        count = min(worker.free_slots(self._conduct), len(group.vacant))
         load = max(worker.concurrency, worker.holds + count)
-        worker.waiting += [Slot(group, load, self._now, needs) for _ in range(count)]
-        group.vacant -= count
+        worker.waiting += [Slot(group, group.vacant.pop(), load, self._now, needs) for _ in range(count)]
         self._clock_s = max(worker.virtual_s, self._clock_s)
         worker.served(count)
         self._line.pop(worker.number)

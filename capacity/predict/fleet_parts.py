@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from capacity.model.demand import Conduct
 from capacity.model.pacing import median
 from capacity.model.pacing_rules import SPEED_WINDOW
-from capacity.model.slot_times import Draws
 
 
 @dataclass(slots=True)
@@ -29,13 +28,14 @@ class Group:
     """One prompt's rollouts.
 
     Args:
-        vacant: slots that no worker holds.
+        vacant: slots that no worker holds, each by the length of its rollout, a quantile from 0 to 1. Every attempt at
+            a slot has the same seed and so the same length: those that a preemption loses are long ones.
         unfilled: slots without a rollout.
         oldest: version of its rollouts so far; None before the first.
         versions: sum over its rollouts.
     """
 
-    vacant: int
+    vacant: list[float]
     unfilled: int
     oldest: int | None = None
     versions: int = 0
@@ -51,6 +51,7 @@ class Slot:
     """A slot leased to a worker. ``needs``: the oldest version that may generate it."""
 
     group: Group
+    length: float
     load: int
     issued_at: float
     needs: int
@@ -150,9 +151,15 @@ class ModelWorker:
                 taken.append(slot)
         return taken
 
-    def slot_s(self, draws: Draws) -> float:
-        """Return the seconds that the next slot takes."""
-        return self.mean_s * draws.of(self.shape)
+    def slot_s(self, length: float) -> float:
+        """Return the seconds that a slot of this length takes."""
+        return self.mean_s * self.shape[int(length * len(self.shape))]
+
+    def gives_up(self, group: Group, *, running: bool) -> None:
+        """Give up the slots of a group that was dropped, ``running`` ones too."""
+        self.waiting = [slot for slot in self.waiting if slot.group is not group]
+        if running:
+            self.running = [slot for slot in self.running if slot.group is not group]
 
 
 def t_bcast_of(measured: Measured, share: float = 0.5) -> float | None:

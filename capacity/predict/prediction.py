@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,19 +61,34 @@ def predict(
     Raises:
         ValueError: there is no worker.
     """
+    rules = {"warm_up_steps": warm_up_steps, "steps": steps, "workers_max": workers_max}
+    found = np.array([astuple(one) for one in islice(samples(demand, workers_on, conduct, **rules), draws)])
+    return Prediction(*(float(column) for column in np.median(found, axis=0)))
+
+
+def samples(
+    demand: Demand,
+    workers_on: Sequence[tuple[Worker, Speed]],
+    conduct: Conduct,
+    *,
+    warm_up_steps: int = WARM_UP_STEPS,
+    steps: int = STEPS,
+    workers_max: int = _WORKERS_MAX,
+) -> Iterator[Prediction]:
+    """Yield the figures of one sampled run after the other, without end; arguments are those of ``predict``.
+
+    Raises:
+        ValueError: there is no worker.
+    """
     if not workers_on:
         raise ValueError("nothing can be predicted of a run without workers")
     copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
     fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
     demand, fleet = _sample(demand, fleet, conduct, workers_max)
-    found = []
-    for seed in range(draws):
+    for seed in count():
         workers = [_model_worker(number, *one, demand, conduct) for number, one in enumerate(fleet)]
-        found.append(_figures(FleetModel(demand, conduct, workers, seed).measure(warm_up_steps, steps)))
-    columns = [float(np.median(column)) for column in np.array(found).T]
-    t_bcast_s = columns[1] if np.isfinite(columns[1]) else float(copies_s.max())
-    t_bcast_p95_s = columns[4] if np.isfinite(columns[4]) else t_bcast_s
-    return Prediction(columns[0], t_bcast_s, columns[2], columns[3], t_bcast_p95_s)
+        measured = FleetModel(demand, conduct, workers, seed).measure(warm_up_steps, steps)
+        yield _figures(measured, float(copies_s.max()))
 
 
 def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:
@@ -84,15 +100,16 @@ def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDA
     return np.maximum(together_s, stripe_factor(topology) * size / downloads)
 
 
-def _figures(measured: Measured) -> tuple[float, float, float, float, float]:
-    """Return the figures in the order of a Prediction; T_bcast is NaN where no version reached every worker."""
+def _figures(measured: Measured, last_copy_s: float) -> Prediction:
+    """Return the figures of a sampled run; T_bcast is that of the last copy where no version reached every worker."""
     ended = measured.trained + measured.dropped
-    return (
-        min(1.0, measured.train_s / measured.seconds) if measured.seconds > 0 else 0.0,
-        t_bcast_of(measured) or float("nan"),
-        measured.age_steps / measured.trained if measured.trained else 0.0,
-        measured.dropped / ended if ended else 0.0,
-        t_bcast_of(measured, 0.95) or float("nan"),
+    t_bcast_s = t_bcast_of(measured) or last_copy_s
+    return Prediction(
+        utilisation=min(1.0, measured.train_s / measured.seconds) if measured.seconds > 0 else 0.0,
+        t_bcast_s=t_bcast_s,
+        mean_staleness=measured.age_steps / measured.trained if measured.trained else 0.0,
+        dropped_share=measured.dropped / ended if ended else 0.0,
+        t_bcast_p95_s=t_bcast_of(measured, 0.95) or t_bcast_s,
     )
 
 

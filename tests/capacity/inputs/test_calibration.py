@@ -6,6 +6,7 @@ import json
 import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ def test_what_was_recorded_is_found_again() -> None:
     assert found.utilisation == pytest.approx(2.7 / 4.0)
     assert found.whole_batches, "rollouts of different lengths came together"
     assert found.t_train_s.count == 35
+
+
+def test_late_uploads_are_not_counted_as_rollouts_at_once() -> None:
+    """Two places, each refilled as it ends; every tenth upload of either is late, as beside another program's load."""
+    late_s = 1.2
+    made = [
+        MadeRollout("p0", end - 3.0, end + late_s * (number % 10 == 0), BATCH_S, 8, 0, None)
+        for place in range(AT_ONCE)
+        for number in range(60)
+        if (end := 3.0 + number * BATCH_S + place * BATCH_S / AT_ONCE * 1.7) > 0.0
+    ]
+    found = calibrate(replace(records(), rollouts=tuple(sorted(made, key=lambda one: one.received_s))))
+    assert [peer.concurrency for peer in found.peers] == [AT_ONCE]
 
 
 def test_it_becomes_a_demand_and_workers() -> None:

@@ -117,9 +117,29 @@ def test_a_copy_that_is_more_than_half_here_is_finished_first() -> None:
 def test_only_versions_that_are_young_enough_make_a_slot() -> None:
     one = worker(0, 60.0)
     one.active = 3
-    group = Group(2, 2)
-    one.waiting = [Slot(group, 1, 0.0, needs=4), Slot(group, 1, 0.0, needs=3)]
+    group = Group([0.5, 0.5], 2)
+    one.waiting = [Slot(group, 0.5, 1, 0.0, needs=4), Slot(group, 0.5, 1, 0.0, needs=3)]
     assert [slot.needs for slot in one.take(2)] == [3]
     assert group.too_old(10, 5) is False
     group.oldest = 4
     assert group.too_old(10, 5)
+
+
+def test_a_worker_stops_the_rollouts_of_a_dropped_group() -> None:
+    one = worker(0, 60.0)
+    dropped, kept = Group([], 2), Group([], 2)
+    one.running = [Slot(dropped, 0.5, 1, 0.0, needs=0), Slot(kept, 0.5, 1, 0.0, needs=0)]
+    one.waiting = [Slot(dropped, 0.5, 1, 0.0, needs=0)]
+    one.gives_up(dropped, running=True)
+    assert ([slot.group for slot in one.running], one.waiting) == ([kept], [])
+
+
+def test_a_preempted_slot_is_as_long_the_next_time() -> None:
+    one = worker(0, 60.0, lives_s=1e12, away_s=600.0)
+    fleet = FleetModel(DEMAND, replace(CONDUCT, whole_batches=False), [one])
+    fleet.measure(1, 1)
+    lost = sorted(slot.length for slot in (*one.running, *one.waiting))
+    fleet._preempted(one)
+    fleet._run(fleet._now + 2 * CONDUCT.reconnect_grace_s)
+    assert lost
+    assert lost == sorted(length for group in fleet._book for length in group.vacant)
