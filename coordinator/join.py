@@ -34,6 +34,7 @@ JOINING_ROLES: tuple[Role, ...] = ("learner", "origin", "peer")
 TOKEN_BYTES = 32  # 256 bits cannot be guessed
 CSR_LIMIT_BYTES = 4 * 1024  # a P-256 request is about 400 bytes
 LEDGER_DEADLINE_S = 10.0
+INVITES_KNOWN_MAX = 16_384  # identities whose invites are kept in memory, so that reconnecting asks the ledger nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class JoinDesk:
         self._learner_public_key = learner_public_key
         self._certificate_lifetime_s = certificate_lifetime_s
         self._unix_clock = unix_clock
+        self._invite_of: dict[PeerId, str] = {}  # of identities that opened a session lately
         self.grpc_address = ""  # known once the control port is bound
         self.on_claimed: Callable[[bytes, PeerId], None] = lambda token_hash, peer_id: None
         self.banned_because: Callable[[PeerId], str] = lambda peer_id: ""  # why it may not join, or ""
@@ -133,6 +135,21 @@ class JoinDesk:
         """
         async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
             await self._ledger.check_invite(token_hash(token), now_unix_s=self._unix_clock())
+
+    async def invite_of(self, peer_id: PeerId) -> str:
+        """Return the id of the invite with which an identity joined; empty if it is not known.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger cannot look it up.
+        """
+        known = self._invite_of.get(peer_id)
+        if known is None:
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to look up the invite of an identity"):
+                known = await self._ledger.invite_of(peer_id)
+            while len(self._invite_of) >= INVITES_KNOWN_MAX:
+                del self._invite_of[next(iter(self._invite_of))]
+            self._invite_of[peer_id] = known
+        return known
 
     def check_member(self, proof: str, path: str) -> PeerId:
         """Return the member that this proof of membership names (rollcast.wire.identity.member_proof).

@@ -278,8 +278,10 @@ CREATE TRIGGER invites_stay_revoked BEFORE UPDATE ON invites WHEN OLD.revoked
 BEGIN SELECT RAISE(ABORT, 'an invite stays revoked'); END;
 """
 
+_CLAIMS = "CREATE INDEX claims_of_identity ON invite_claims (peer_id);"
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
-MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES, _CLAIMS)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -85,6 +85,15 @@ def check_invite(connection: sqlite3.Connection, token_hash: bytes, now_unix_s: 
     usable(_select(connection, token_hash), now_unix_s)
 
 
+def invite_of(connection: sqlite3.Connection, peer_id: PeerId) -> str:
+    row = connection.execute(
+        "SELECT token_hash FROM invite_claims JOIN invites USING (token_hash) WHERE peer_id = ? "
+        "ORDER BY made_unix_s, token_hash LIMIT 1",
+        (peer_id,),
+    ).fetchone()
+    return "" if row is None else bytes(row[0]).hex()[:ID_LENGTH]
+
+
 def select_invites(connection: sqlite3.Connection, limit: int) -> list[StoredInvite]:
     rows = connection.execute(f"SELECT {_COLUMNS} FROM invites ORDER BY made_unix_s DESC, token_hash LIMIT ?", (limit,))
     return [_invite(row) for row in rows]

@@ -174,6 +174,9 @@ class Ledger(CompactingStore):
     def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: invites.check_invite(connection, token_hash, now_unix_s))
 
+    def invite_of(self, peer_id: PeerId) -> asyncio.Future[str]:
+        return self._thread.submit(lambda connection: invites.invite_of(connection, peer_id))
+
     def create_token(
         self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
     ) -> asyncio.Future[StoredToken]:

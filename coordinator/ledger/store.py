@@ -253,6 +253,10 @@ class RunStore(Protocol):
         """Check that an invite is still valid, without using its quota; fails with JoinRefused."""
         ...
 
+    def invite_of(self, peer_id: PeerId) -> asyncio.Future[str]:
+        """Return the id of the invite with which an identity joined, the oldest of several; empty if there is none."""
+        ...
+
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         """Store the metrics of a learner step; those of a replayed step change nothing."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
@@ -122,7 +122,8 @@ class PeerCalls:
                 first = await anext(aiter(messages), None)
             if first is None:
                 return
-            joined = joined_of(caller, first, site_of(context.peer()), host_of(context.peer()))
+            invite = await self._desk.invite_of(caller.peer_id)
+            joined = replace(joined_of(caller, first, site_of(context.peer()), host_of(context.peer())), invite=invite)
             instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
             if not self._may_open(caller.peer_id, instance_id, context.peer()):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")

@@ -259,6 +259,9 @@ class MemoryStore:
     def claim_invite(self, token_hash: bytes, role: str, peer_id: PeerId, *, now_unix_s: float) -> asyncio.Future[None]:
         return self.submit(self.tables.invites.claim, token_hash, role, peer_id, now_unix_s)
 
+    def invite_of(self, peer_id: PeerId) -> asyncio.Future[str]:
+        return self.submit(self.tables.invites.of, peer_id)
+
     def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
         return self.submit(self.tables.invites.check, token_hash, now_unix_s)
 

@@ -392,6 +392,10 @@ class InviteTable:
     def check(self, token_hash: bytes, now_unix_s: float) -> None:
         usable(self._invites.get(token_hash), now_unix_s)
 
+    def of(self, peer_id: PeerId) -> str:
+        claimed = (invite for token, invite in self._invites.items() if (token, peer_id) in self._claims)
+        return next((invite.invite_id for invite in claimed), "")
+
     def newest(self, limit: int) -> list[StoredInvite]:
         return list(reversed(self._invites.values()))[:limit]
 

@@ -320,7 +320,8 @@ async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch
     caller = Caller(RunId("run"), "peer", PeerId("alice"))
     monkeypatch.setattr(peers, "caller_of", lambda _context: caller)
     shell = SimpleNamespace(ended_because="finished", ended_for_good=True)
-    calls = peers.PeerCalls(cast(Any, shell), *[cast(Any, None)] * 4)
+    desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"))
+    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, desk), cast(Any, None), cast(Any, None))
     sent: list[pb.CoordinatorMessage] = []
 
     async def write(message: pb.CoordinatorMessage) -> None:
