@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.api.wiring import HttpParts, http_app
-from coordinator.config.config import CoordinatorConfig
+from coordinator.config.config import CoordinatorConfig, LimitsConfig
 from coordinator.core.core import CoordinatorCore, CoreSettings
 from coordinator.core.decisions.state import Restored
 from coordinator.core.events.actions import Action
@@ -35,6 +35,7 @@ from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls, WelcomeSettings
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls
+from coordinator.rpc.upload_limits import UploadRates
 from coordinator.shell.background import Background
 from coordinator.shell.core_settings import core_settings
 from coordinator.shell.dial_back import BackDialer
@@ -238,6 +239,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     The control port comes first, because replies to joins name it. A restart binds the ports that members know.
     """
     serve, shell, ports = coordinator.config.serve, coordinator.shell, coordinator.start.ports
+    limits = coordinator.config.limits
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
     control = await ControlServer.start(
@@ -246,6 +248,8 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         credentials,
         host=serve.host,
         port=serve.grpc_port or ports.get("grpc", 0),
+        per_address=limits.connections_per_address,
+        connections_max=limits.connections_max,
     )
     stack.push_async_callback(control.stop, CALLS_GRACE_S)
     dialer = BackDialer(credentials, coordinator.run_id, shell.core.state.settings.dial_backs, shell.apply)
@@ -261,7 +265,14 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         fix = "set serve.observe_port and open that port: without it few kinds of routers are recognised"
         log.warning("routers of peers may stay unknown", fix=fix)
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
-    http = await HttpServer.start(app, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
+    http = await HttpServer.start(
+        app,
+        host=serve.host,
+        port=serve.http_port or ports.get("http", 0),
+        tls=tls,
+        idle_per_address=limits.connections_per_address,
+        connections_max=limits.connections_max,
+    )
     stack.push_async_callback(http.stop)
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
@@ -328,7 +339,14 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         at_version_swap=config.lease.at_version_swap,
     )
     return Servicer(
-        PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger),
+        PeerCalls(
+            coordinator.shell,
+            coordinator.sessions,
+            coordinator.desk,
+            welcome,
+            coordinator.ledger,
+            _upload_rates(config.limits),
+        ),
         TokenizerCalls(config.tokenizer.folder),
         LearnerCalls(
             run=run,
@@ -340,6 +358,12 @@ def _servicer(coordinator: Coordinator) -> Servicer:
             samples=coordinator.shell.samples,
             evaluations=coordinator.evaluations,
         ),
+    )
+
+
+def _upload_rates(limits: LimitsConfig) -> UploadRates:
+    return UploadRates(
+        limits.uploads_per_second, limits.upload_bytes_per_second, limits.uploads_at_once, limits.together
     )
 
 

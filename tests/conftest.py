@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import rollcast  # noqa: F401, before grpc, whose TLS it sets
 from tests.compiling import QUICK
 
 #: Tests with these markers start processes, browsers or whole fleets: seconds to minutes each.

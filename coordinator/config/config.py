@@ -266,6 +266,24 @@ class JoinConfig(ConfigModel):
     """Seconds until a certificate expires; peers renew theirs over the open session."""
 
 
+class LimitsConfig(ConfigModel):
+    """Limits on what members and strangers send, so that a few cannot stop the run. Honest ones stay far below."""
+
+    uploads_per_second: float = Field(100.0, gt=0.0)
+    """Upload calls of one identity per second, on average; further ones wait, then are refused with RC309."""
+    upload_bytes_per_second: float = Field(4 << 20, gt=0.0)
+    """Bytes that one identity uploads per second, on average; what comes faster is read later."""
+    uploads_at_once: int = Field(4, ge=1, le=64)
+    """Upload calls that one identity may have in progress."""
+    together: float = Field(16.0, ge=1.0)
+    """How many times as much all identities of one invite, or of one address, may upload as one identity."""
+    connections_per_address: int = Field(128, ge=1)
+    """Connections to each port that one IPv4 address, or IPv6 /64, may keep open without a request or call in
+    progress. Beyond it the oldest is closed."""
+    connections_max: int = Field(512, ge=2)
+    """The same for all addresses together; beyond it the oldest of the address with the most is closed."""
+
+
 class StoreConfig(ConfigModel):
     """Limits on what is stored of a long run, and the reserve for a full disk."""
 
@@ -331,6 +349,8 @@ class CoordinatorConfig(ConfigModel):
     """Workers that the coordinator starts and stops at providers."""
     verifier: VerifierConfig = VerifierConfig()
     """Processes that score rollouts."""
+    limits: LimitsConfig = LimitsConfig()
+    """Limits on what members and strangers send."""
     store: StoreConfig = StoreConfig()
     """Limits on what is stored of a long run, and the reserve for a full disk."""
     record: RecordConfig = RecordConfig()

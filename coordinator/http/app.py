@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -58,6 +60,8 @@ class HttpApp:
     hosts: frozenset[str] | None
     background: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
     kept: KeptConnections | None = None
+    active: Counter[asyncio.BaseTransport] = field(default_factory=Counter)
+    """The connections with a request in progress."""
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
@@ -87,6 +91,23 @@ class HttpApp:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.hosts is not None and _host_name(request.host) not in self.hosts:
             return error_response(421, MalformedMessage("this server does not serve the name in the Host header"))
+        with self._counted(request.transport):
+            return await self._answered(request, handler)
+
+    @contextmanager
+    def _counted(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
+        if transport is None:
+            yield
+            return
+        self.active[transport] += 1
+        try:
+            yield
+        finally:
+            self.active[transport] -= 1
+            if not self.active[transport]:
+                del self.active[transport]
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except Exception as error:

@@ -16,10 +16,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from coordinator.http.app import HttpApp
 from rollcast.runtime.errors import UnsafeBind
 from rollcast.runtime.process import bind_error, is_loopback
+from rollcast.wire.connection_caps import excess
 
 HEADER_DEADLINE_S = 10.0  # from accept, and between two requests of one connection
 TLS_HANDSHAKE_DEADLINE_S = 5.0
 CONNECTIONS_MAX = 512
+IDLE_PER_ADDRESS_MAX = 128
 SHUTDOWN_S = 2.0
 
 
@@ -41,8 +43,13 @@ class HttpServer:
         port: int,
         tls: ssl.SSLContext | None,
         header_deadline_s: float = HEADER_DEADLINE_S,
+        idle_per_address: int = IDLE_PER_ADDRESS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> HttpServer:
         """Bind the port and serve.
+
+        idle_per_address: connections without a request in progress that one address may keep; the oldest is closed.
+        connections_max: connections in all; an idle one of the address with the most makes room for a newcomer.
 
         Raises:
             UnsafeBind: the host is beyond loopback, and there is no TLS or reading would need no token.
@@ -61,13 +68,10 @@ class HttpServer:
         accept = runner.server
         assert accept is not None
 
-        def connection() -> asyncio.Protocol:
-            free = CONNECTIONS_MAX + app.kept_connections - len(accept.connections)
-            return accept() if free > 0 else _Full()
-
-        loop, handshake_s = asyncio.get_running_loop(), TLS_HANDSHAKE_DEADLINE_S if tls else None
+        room = _Room(app, accept, idle_per_address, connections_max)
+        loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(connection, host, port, ssl=tls, ssl_handshake_timeout=handshake_s)
+            server = await loop.create_server(lambda: _Door(room, tls), host, port)
         except OSError as error:
             await runner.cleanup()
             raise bind_error(f"{host}:{port}", error, setting="serve.http_port") from None
@@ -103,9 +107,69 @@ def _is_theirs(record: logging.LogRecord) -> bool:
     return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
 
 
-class _Full(asyncio.Protocol):
-    """Closes a connection above the limit at once."""
+class _Room:
+    """The connections that are open, and the room that is left for newcomers."""
+
+    def __init__(self, app: HttpApp, accept: web.Server, per_address: int, most: int) -> None:
+        self.accept = accept
+        self._app = app
+        self._per_address, self._most = per_address, most
+        self.shaking: dict[asyncio.Transport, None] = {}
+        """Connections whose TLS handshake is in progress, oldest first."""
+
+    def make(self) -> bool:
+        """Close idle connections in excess. Returns whether there is room for one more."""
+        handlers = [one.transport for one in self.accept.connections if one.transport is not None]
+        idle = [*self.shaking, *(one for one in handlers if one not in self._app.active)]
+        most = self._most + self._app.kept_connections - 1
+        taken = len(self.shaking) + len(handlers)
+        idle_most = max(0, most - (taken - len(idle)))
+        hosts = ((_host_of(one), one) for one in idle)
+        for transport in excess(hosts, per_address=self._per_address, most=idle_most):
+            transport.abort()
+            taken -= 1
+        return taken <= most
+
+
+class _Door(asyncio.Protocol):
+    """Looks at where a connection comes from before anything is read from it, then hands it to aiohttp."""
+
+    def __init__(self, room: _Room, tls: ssl.SSLContext | None) -> None:
+        self._room = room
+        self._tls = tls
+        self._handshake: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        if not self._room.make():
+            transport.abort()
+        elif self._tls is None:
+            self._enter(transport)
+        else:
+            transport.pause_reading()
+            self._room.shaking[transport] = None
+            self._handshake = asyncio.create_task(self._shake(transport, self._tls))
+
+    async def _shake(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        loop, handler = asyncio.get_running_loop(), self._room.accept()
+        try:
+            secured = await loop.start_tls(
+                transport, handler, tls, server_side=True, ssl_handshake_timeout=TLS_HANDSHAKE_DEADLINE_S
+            )
+        except (TimeoutError, OSError):
+            transport.abort()
+            return
+        finally:
+            self._room.shaking.pop(transport, None)
+        if secured is not None:
+            handler.connection_made(secured)
+
+    def _enter(self, transport: asyncio.Transport) -> None:
+        handler = self._room.accept()
+        transport.set_protocol(handler)
+        handler.connection_made(transport)
+
+
+def _host_of(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else "0.0.0.0"

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from coordinator.core.events.actions import (
@@ -81,6 +82,7 @@ class Ledger(CompactingStore):
         lock = _lock(path)
         connection: sqlite3.Connection | None = None
         try:
+            _keep_private(path)
             connection = connect(path)
             migrate(connection)
             return cls(path, LedgerThread(path, connection, lock, queue_max))
@@ -258,6 +260,19 @@ class Ledger(CompactingStore):
 
     def give_back_pages(self) -> asyncio.Future[int]:
         return self._thread.submit(compaction.give_back_pages)
+
+
+def _keep_private(path: Path) -> None:
+    """Let only its owner read the store, which holds prompts and rollouts; SQLite gives its other files the same mode.
+
+    What is wrong with the path SQLite reports itself, with its own error.
+    """
+    with suppress(OSError):
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            if path.is_file():
+                path.chmod(0o600)
 
 
 def _lock(path: Path) -> int:

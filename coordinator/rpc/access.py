@@ -9,6 +9,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
+from coordinator.rpc.connection_guard import Busy
 from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.wire.identity.certificates import Caller, caller_from_san_uris
 from rollcast.wire.ids import Role
@@ -57,6 +58,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """``learner_called`` is called at the beginning and at the end of each of the learner's calls."""
         self._run_id = run_id
         self._learner_called = learner_called
+        self.busy = Busy()
+        """The connections of calls that passed and are in progress."""
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
@@ -84,10 +87,12 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def guarded(request: Any, context: Any) -> Any:
-            called = _ignore
+            called, passed = _ignore, False
             try:
                 caller = caller_of(context)
                 self.check(method, caller)
+                self.busy.began(context.peer())
+                passed = True
                 called = self._learner_called if caller.role == "learner" else _ignore
                 called()
                 return await behaviour(request, context)
@@ -96,6 +101,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 await context.abort(status_of(error), error_to_json(error))
             finally:
                 called()
+                if passed:
+                    self.busy.ended(context.peer())
             return None
 
         return guarded

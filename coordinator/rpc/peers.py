@@ -33,6 +33,7 @@ from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
 from coordinator.rpc.heartbeats import facts_of
 from coordinator.rpc.reach_messages import reach_event_of
 from coordinator.rpc.sanitise import counter, rate, text
+from coordinator.rpc.upload_limits import UploadLimits, UploadRates
 from coordinator.shell.sessions import PeerChannel, Sessions
 from coordinator.shell.shell import Shell
 from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
@@ -104,7 +105,13 @@ class PeerCalls:
     """Handles the methods Session and UploadRollouts."""
 
     def __init__(
-        self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcome: WelcomeSettings, ledger: RunStore
+        self,
+        shell: Shell,
+        sessions: Sessions,
+        desk: JoinDesk,
+        welcome: WelcomeSettings,
+        ledger: RunStore,
+        rates: UploadRates = UploadRates(),  # noqa: B008
     ) -> None:
         self._shell = shell
         self._sessions = sessions
@@ -113,6 +120,7 @@ class PeerCalls:
         self._ledger = ledger
         self._route_shape: RouteShape | None = None
         self._clones = Clones()
+        self.upload_limits = UploadLimits(rates)
 
     async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
         """Serve one peer's session from its Hello to its end; see rollcast.proto."""
@@ -205,13 +213,27 @@ class PeerCalls:
 
     async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
         """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
-        peer_id, routes = caller_of(context).peer_id, await self._routes()
+        peer_id = caller_of(context).peer_id
+        keys = (f"invite {await self._desk.invite_of(peer_id)}", f"address {host_of(context.peer())}")
+        wait_s = self.upload_limits.begin(peer_id, keys, time.monotonic())
+        try:
+            await asyncio.sleep(wait_s)
+            return await self._receive_upload(peer_id, keys, uploads)
+        finally:
+            self.upload_limits.end(peer_id)
+
+    async def _receive_upload(
+        self, peer_id: PeerId, keys: tuple[str, str], uploads: AsyncIterator[pb.RolloutUpload]
+    ) -> pb.UploadReply:
+        routes = await self._routes()
         answers: list[asyncio.Future[AnswerUpload]] = []
         while True:
             async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
                 upload = await anext(aiter(uploads), None)
             if upload is None:
                 break
+            wait_s = self.upload_limits.read(peer_id, keys, upload.ByteSize(), time.monotonic())
+            await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
             if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
             answers += [self._receive_rollout(peer_id, rollout, routes) for rollout in upload.rollouts]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 import grpc
 import structlog
 
 from coordinator.rpc.access import RoleGate
+from coordinator.rpc.connection_guard import ConnectionGuard
 from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.tokenizer import TokenizerCalls
@@ -43,15 +45,27 @@ class Servicer:
 class ControlServer:
     """A listening control port."""
 
-    def __init__(self, server: grpc.aio.Server, port: int) -> None:
+    def __init__(self, server: grpc.aio.Server, port: int, guard: ConnectionGuard) -> None:
         self._server = server
         self.port = port
+        self.guard = guard
+        self._watching = asyncio.create_task(guard.run())
 
     @classmethod
     async def start(
-        cls, servicer: Servicer, gate: RoleGate, credentials: TlsCredentials, *, host: str, port: int
+        cls,
+        servicer: Servicer,
+        gate: RoleGate,
+        credentials: TlsCredentials,
+        *,
+        host: str,
+        port: int,
+        per_address: int = 128,
+        connections_max: int = 512,
     ) -> ControlServer:
         """Bind the port and serve.
+
+        per_address, connections_max: see ConnectionGuard.
 
         Raises:
             PortInUse: the address cannot be bound.
@@ -66,10 +80,12 @@ class ControlServer:
         except RuntimeError:
             raise _bind_failure(host, port) from None
         await server.start()
-        return cls(server, bound)
+        guard = ConnectionGuard(bound, gate.busy, per_address=per_address, most=connections_max)
+        return cls(server, bound, guard)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls and give running ones ``grace_s`` seconds."""
+        self._watching.cancel()
         await self._server.stop(grace_s)
 
 

@@ -15,12 +15,12 @@ from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.own_record import OwnRecord
 from peer.links.neighbours import Neighbour
-from peer.links.rates import TokenBucket
 from peer.links.transport import Link
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.identity.peer_record import bounded, verify_record
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_bucket import TokenBucket
 
 log = structlog.get_logger()
 

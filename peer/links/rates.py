@@ -1,6 +1,6 @@
-"""Estimate rates from traffic that passes anyway, and cap rates with a token bucket. Pure: the time is an argument.
+"""Estimate rates from traffic that passes anyway. Pure: the time is an argument.
 
-``RateMeter`` estimates the uplink and downlink of a process, ``LinkRate`` those of one link; ``TokenBucket`` is a cap.
+``RateMeter`` estimates the uplink and downlink of a process, ``LinkRate`` those of one link.
 """
 
 from __future__ import annotations
@@ -144,31 +144,3 @@ class LinkRate:
         """Return the rate at which bytes left while more waited; 0 if they waited for too short a time."""
         measured = self._sending.uplink(now)
         return measured.bytes_per_second if measured.measured_s >= _SENT_S_LEAST else 0.0
-
-
-class TokenBucket:
-    """Lets bytes pass at a rate on average.
-
-    Every request is granted at once and may leave a debt; the next request waits until the debt is paid. So a chunk
-    larger than the burst still passes, and requests stay in order.
-
-    Args:
-        bytes_per_second: the cap.
-        burst_bytes: how much may pass at once after a pause.
-    """
-
-    def __init__(self, bytes_per_second: float, burst_bytes: float) -> None:
-        self.bytes_per_second = bytes_per_second
-        self._burst_bytes = burst_bytes
-        self._balance_bytes = burst_bytes
-        self._updated_s: float | None = None
-
-    def take(self, size_bytes: int, now: float) -> float:
-        """Take ``size_bytes``; return the seconds that they have to wait until earlier debts are paid."""
-        if self._updated_s is not None:
-            earned = (now - self._updated_s) * self.bytes_per_second
-            self._balance_bytes = min(self._burst_bytes, self._balance_bytes + earned)
-        self._updated_s = now
-        wait_s = max(0.0, -self._balance_bytes / self.bytes_per_second)
-        self._balance_bytes -= size_bytes
-        return wait_s

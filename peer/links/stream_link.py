@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from peer.links.rates import LinkRate, TokenBucket
+from peer.links.rates import LinkRate
 from peer.links.traffic import KERNEL_AHEAD_BYTES_MAX, TrafficClass
 from peer.links.transport import LinkMeasurement, LinkReceiver
 from rollcast.wire.identity.tls import Caller
@@ -15,6 +15,7 @@ from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import LinkFrame, encode_chunk
 from rollcast.wire.links.tcp import SocketFigures
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_bucket import TokenBucket
 from rollcast.wire.versions.chunks import BytesLike
 
 

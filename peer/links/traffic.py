@@ -6,7 +6,8 @@ import ipaddress
 from collections.abc import Callable
 
 from peer.config import LinkConfig
-from peer.links.rates import Measured, RateMeter, TokenBucket
+from peer.links.rates import Measured, RateMeter
+from rollcast.wire.token_bucket import TokenBucket
 
 # Bytes that may pass at once under a cap, in seconds of its rate.
 _BURST_S = 0.05

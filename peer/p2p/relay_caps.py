@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from peer.links.rates import TokenBucket
 from peer.links.traffic import LinkTraffic
 from peer.p2p.circuits.book import CircuitCaps
+from rollcast.wire.token_bucket import TokenBucket
 
 PORTION_BYTES = 256 << 10
 """Bytes granted at a time: large, because each grant is a hop between two threads, which costs 70 to 200 us."""

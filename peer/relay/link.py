@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from peer.links.rates import TokenBucket
 from peer.links.transport import Link
 from peer.relay.core.events import LinkId
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_bucket import TokenBucket
 from rollcast.wire.versions.chunks import BytesLike
 
 # An honest peer announces each version once; versions are seconds apart, and a peer that was away gets the last few.

@@ -21,6 +21,7 @@
     ├── ClonedIdentity         RC306  exit 77   another machine uses the same identity at the same time
     ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role does not allow the act
     ├── Banned                 RC308  exit 77   the run's operator banned this identity
+    ├── RateLimited            RC309  exit 75   a caller sends more than its limit allows
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
@@ -161,6 +162,10 @@ class Banned(RollcastError):
     def because(cls, reason: str) -> Banned:
         """Return the error with the operator's ``reason``, in words."""
         return cls("this peer is banned from the run", cause=reason, fix="ask the operator of the run")
+
+
+class RateLimited(RollcastError):
+    code, exit_code = "RC309", 75
 
 
 class StoreError(RollcastError):

@@ -9,6 +9,7 @@ import errno
 import gc
 import ipaddress
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -125,3 +126,12 @@ def processor_time_s(pid: int) -> float | None:
     except psutil.Error:
         return None
     return sum(one.user + one.system for one in times)
+
+
+def raise_open_files_limit() -> int:
+    """Let this process open as many files and sockets as the system allows it; return that number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return soft

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import time
 
 import pytest
 
-from rollcast.runtime.process import bind_error, is_loopback
+from rollcast.runtime.process import bind_error, is_loopback, raise_open_files_limit
 
 SCRIPT = """
 import asyncio, sys
@@ -148,3 +149,12 @@ def test_other_reasons_why_an_address_cannot_be_bound_are_the_systems() -> None:
     assert "serve.http_port" in error.fix
     taken = bind_error("/run/donor.sock", OSError(errno.EADDRINUSE, "in use"), setting="state_folder")
     assert (taken.cause, taken.fix) == ("another process listens there", "change state_folder")
+
+
+def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        assert raise_open_files_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 
 from peer.links.neighbours import EncodingKey
-from peer.links.rates import TokenBucket
 from peer.relay.core.actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
 from peer.relay.core.catch_up import asked_for
 from peer.relay.core.chunk_set import ChunkSet
@@ -20,6 +19,7 @@ from peer.relay.core.events import CancelReceived, HaveReceived, LinkId, Request
 from peer.relay.core.state import Account, EncodingState, LinkState, Push, RelayState
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
+from rollcast.wire.token_bucket import TokenBucket
 
 # Newest encodings whose announcements and chunk lists a new link is sent.
 _INTRODUCED_MOST = 2

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.links.rates import TokenBucket
 from peer.relay.core.actions import Action
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import LinkId, PlanChanged
 from peer.relay.core.window import ServiceWindow
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
+from rollcast.wire.token_bucket import TokenBucket
 
 Phase = Literal["waiting", "opening", "receiving", "finishing", "held"]
 IN_FLIGHT_PHASES: tuple[Phase, ...] = ("waiting", "opening", "receiving")

@@ -66,6 +66,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.enable_http_proxy", 0),  # an http_proxy in the environment must not carry the control connection
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.server_handshake_timeout_ms", 10_000),  # TLS and HTTP/2 settings; 120 s by default
+    ("grpc.max_concurrent_streams", 64),  # of one connection; a peer has its session and a few uploads
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 10_000),

@@ -15,6 +15,7 @@ from rollcast.runtime.errors import (
     JoinRefused,
     MalformedMessage,
     ProtocolMismatch,
+    RateLimited,
     RollcastError,
     StoreError,
     TaskError,
@@ -35,6 +36,7 @@ _STATUS_BY_KIND: dict[type[RollcastError], grpc.StatusCode] = {
     ProtocolMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     TaskError: grpc.StatusCode.FAILED_PRECONDITION,
     StoreError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RateLimited: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unreachable: grpc.StatusCode.UNAVAILABLE,
     WaitTimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from coordinator.http import requests, server
+from coordinator.http import requests
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import TokenBook
 from coordinator.ledger.sqlite import Ledger
@@ -57,12 +57,25 @@ async def test_a_dripped_body_does_not_hold_a_connection(tmp_path: Path, monkeyp
         writer.close()
 
 
-async def test_connections_above_the_cap_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 1)
-    async with served(tmp_path) as page:
+async def test_idle_connections_make_room_for_newcomers(tmp_path: Path) -> None:
+    async with served(tmp_path, idle_per_address=4) as page:
+        silent = [await asyncio.open_connection("127.0.0.1", page.server.port) for _ in range(20)]
+        async with page.client.get(f"{page.url}/health") as response:
+            assert response.status == 200
+        for reader, _ in silent[:16]:
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 20) == b"", "the oldest ones are closed"
+        for _, writer in silent:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def test_connections_above_the_cap_are_closed(tmp_path: Path) -> None:
+    async with served(tmp_path, connections_max=1) as page:
         first_reader, first = await asyncio.open_connection("127.0.0.1", page.server.port)
-        first.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"200" in await first_reader.readline()
+        first.write(b"GET /api/v1/stream?topics=status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200" in await first_reader.readline()  # the answer goes on: this connection is not idle
         reader, second = await asyncio.open_connection("127.0.0.1", page.server.port)
         second.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with suppress(ConnectionResetError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,15 @@ from coordinator.rpc.access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls
-from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, Unreachable, WrongKey
+from rollcast.runtime.errors import (
+    CheckpointError,
+    MalformedMessage,
+    PortInUse,
+    RateLimited,
+    RollcastError,
+    Unreachable,
+    WrongKey,
+)
 from rollcast.wire.identity.certificates import Caller, caller_from_certificate_pem
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA
@@ -37,7 +46,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.text.tokenizer import Tokenizer
-from tests.coordinator.running import WAIT_S, Member, Running, running, version
+from tests.coordinator.running import WAIT_S, Member, Running, changed, running, version
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 EMPTY: dict[str, Any] = {
@@ -76,6 +85,7 @@ async def test_invalid_calls_are_refused(coordinator: Running) -> None:
     await _a_peer_may_not_call_as_learner(coordinator)
     await _the_learner_may_not_work(coordinator)
     await _strangers_do_not_get_through_the_handshake(coordinator)
+    await _older_tls_is_refused(coordinator)
     await _sessions_are_refused(coordinator)
     await _sessions_are_ended(coordinator)
     await _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator)
@@ -108,6 +118,22 @@ async def _strangers_do_not_get_through_the_handshake(coordinator: Running) -> N
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await impostor.stub.ReportStatus(pb.LearnerStatus(phase="finished"), timeout=5)
         assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+async def _older_tls_is_refused(coordinator: Running) -> None:
+    peer = await coordinator.join("peer")
+    host, _, port = peer.grpc_address.rpartition(":")
+    for newest, spoken in ((ssl.TLSVersion.TLSv1_2, None), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+        context = peer.credentials.ssl_client_context()
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = context.maximum_version = newest
+        if spoken is None:
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.open_connection(host, int(port), ssl=context)
+            continue
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        assert writer.get_extra_info("ssl_object").version() == spoken
+        writer.close()
 
 
 async def _sessions_are_refused(coordinator: Running) -> None:
@@ -375,9 +401,10 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
     )
     assert welcome.message().welcome.router_replay == asked
     shell, ledger = TakingShell(), SimpleNamespace(newest_version=newest_version)
-    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, None), welcome, cast(Any, ledger))
+    desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"))
+    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, desk), welcome, cast(Any, ledger))
     for routes in (b"\0\3", b"\0\3", b"\0\4", b""):
-        await calls.UploadRollouts(uploads(routes), None)
+        await calls.UploadRollouts(uploads(routes), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
     stored = [pb.Rollout.FromString(body).segments[0].routes for body in shell.bodies]
     # Before a version is known, and where the run does not ask for them, routes are discarded.
     assert stored == ([b"", b"\0\3", b""] if asked else [b""] * 4)
@@ -409,3 +436,55 @@ async def test_unknown_tokenizer_file_is_refused(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "model"):
         with pytest.raises(MalformedMessage, match="no tokenizer with this hash"):
             await TokenizerCalls(folder).TokenizerFile(pb.TokenizerRequest(sha256="0" * 64), Context())
+
+
+async def test_a_flood_takes_no_room_from_members_and_newcomers(tmp_path: Path) -> None:
+    limits = {"connections_per_address": 8, "connections_max": 16, "uploads_at_once": 2}
+    async with running(tmp_path, changed(limits=limits)) as started, Member(await started.join("peer")) as member:
+        await member.hello()
+        await member.next("welcome")
+        mode = started.folder.ledger.stat().st_mode & 0o777
+        assert mode == started.folder.ledger.with_name("store.sqlite-wal").stat().st_mode & 0o777 == 0o600
+        control = int(member.enrolment.grpc_address.rpartition(":")[2])
+        web = int(started.http_url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30) for port in (control, web)]
+        closed = [asyncio.create_task(_read_to_the_end(reader)) for reader, _ in silent]
+        async with Member(await started.join("peer")) as newcomer:
+            await newcomer.hello()
+            await newcomer.next("welcome")
+        await _some_done(closed, 2 * (30 - 8))
+        await _uploads_at_once_are_few(member)
+        await member.say(heartbeat=pb.Heartbeat(sequence=1, state="idle"))
+        assert not member.session.done()
+        for task in closed:
+            task.cancel()
+        for _, writer in silent:
+            writer.close()
+
+
+async def _read_to_the_end(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(4096):
+            pass
+
+
+async def _some_done(tasks: list[asyncio.Task[Any]], count: int) -> list[asyncio.Task[Any]]:
+    done: set[asyncio.Task[Any]] = set()
+    async with asyncio.timeout(WAIT_S):
+        while len(done) < count:
+            newly, _ = await asyncio.wait(set(tasks) - done, return_when="FIRST_COMPLETED")
+            done |= newly
+    return list(done)
+
+
+async def _uploads_at_once_are_few(member: Member) -> None:
+    """Begin three uploads that do not end: one of them is refused at once."""
+    calls = [member.stub.UploadRollouts() for _ in range(3)]
+    for call in calls:
+        await call.write(pb.RolloutUpload())
+    ended = [asyncio.create_task(error_of(call)) for call in calls]
+    (refused,) = await _some_done(ended, 1)
+    assert isinstance(refused.result(), RateLimited)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*ended, return_exceptions=True)

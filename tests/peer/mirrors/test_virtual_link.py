@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from peer.links.rates import TokenBucket
 from peer.links.traffic import TrafficClass
 from peer.mirrors.http_ranges import NotThere
 from peer.mirrors.virtual_link import Holding, VirtualLink, VirtualLinkLimits
@@ -16,6 +15,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_bucket import TokenBucket
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
 from tests.peer.mirrors.mirror_server import LINK_LIMITS, WAIT_S, Collector, known, request, want
 from tests.peer.versions import CHUNK_SIZE_BYTES, version_record

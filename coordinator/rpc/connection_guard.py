@@ -1,0 +1,149 @@
+"""Close connections to the control port that are in excess and carry no call, so that newcomers find room.
+
+gRPC limits connections neither by address nor by what they do: a host that opens sockets and says nothing would take
+every descriptor. A connection with a call in progress, such as a session, is never closed here; of the others an
+address may have some, and all addresses together a few more. gRPC itself ends handshakes that take too long
+(``rollcast.wire.identity.tls.SERVER_OPTIONS``).
+
+The sockets belong to gRPC, so they are found in /proc, which only Linux has; elsewhere nothing is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import unquote
+
+import structlog
+
+from rollcast.wire.connection_caps import excess
+
+log = structlog.get_logger()
+
+INTERVAL_S = 1.0
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_ESTABLISHED = "01"  # in the column st
+_OWN_SOCKETS = Path("/proc/self/fd")
+
+Remote = tuple[str, int]  # IP address and port of the other end
+
+
+@dataclass(slots=True)
+class Busy:
+    """Counts the calls in progress by connection."""
+
+    calls: Counter[Remote] = field(default_factory=Counter)
+
+    def began(self, grpc_peer: str) -> None:
+        """Count a call of this gRPC peer, such as ``ipv4:192.0.2.7:4242``."""
+        remote = remote_of(grpc_peer)
+        if remote is not None:
+            self.calls[remote] += 1
+
+    def ended(self, grpc_peer: str) -> None:
+        """Take a call out of the count."""
+        remote = remote_of(grpc_peer)
+        if remote is not None:
+            self.calls[remote] -= 1
+            if not self.calls[remote]:
+                del self.calls[remote]
+
+
+class ConnectionGuard:
+    """Watches one port.
+
+    Args:
+        per_address: connections without a call that one IPv4 address or IPv6 /64 may have.
+        most: the same for all addresses together.
+    """
+
+    def __init__(self, port: int, busy: Busy, *, per_address: int, most: int) -> None:
+        self._port = port
+        self._busy = busy
+        self._per_address, self._most = per_address, most
+        self._seen: dict[Remote, None] = {}  # in the order in which they were first seen
+        self.closed = 0
+        """Connections closed so far."""
+
+    async def run(self) -> None:
+        """Check again and again; ends only by cancellation."""
+        while await asyncio.to_thread(_OWN_SOCKETS.exists):
+            await self.check()
+            await asyncio.sleep(INTERVAL_S)
+
+    async def check(self) -> int:
+        """Close what is in excess now; return how many connections that was."""
+        found = await asyncio.to_thread(established, self._port)
+        self._seen = {one: None for one in self._seen if one in found} | dict.fromkeys(found)
+        idle = ((one[0], one) for one in self._seen if one not in self._busy.calls)
+        over = excess(idle, per_address=self._per_address, most=self._most)
+        if not over:
+            return 0
+        count = await asyncio.to_thread(close, self._port, frozenset(over))
+        self.closed += count
+        log.info("connections without a call were closed", count=count, addresses=len({one[0] for one in over}))
+        return count
+
+
+def remote_of(grpc_peer: str) -> Remote | None:
+    """Return the address and port of a gRPC peer; None if it is not an IP address."""
+    scheme, _, rest = unquote(grpc_peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if scheme not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    try:
+        return _plain(host.strip("[]").partition("%")[0]), int(port)
+    except ValueError:
+        return None
+
+
+def established(port: int) -> set[Remote]:
+    """Return the other ends of this machine's established connections to a local port."""
+    found: set[Remote] = set()
+    for table in _TABLES:
+        if table.exists():
+            for line in table.read_text().splitlines()[1:]:
+                _, local, remote, state = line.split(maxsplit=4)[:4]
+                if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
+                    found.add(_from_hex(remote))
+    return found
+
+
+def close(port: int, remotes: Collection[Remote]) -> int:
+    """Shut down this process's connections from ``remotes`` to a local port; return their number.
+
+    The socket is duplicated before it is looked at, so that another one cannot take its descriptor meanwhile.
+    """
+    closed = 0
+    for name in os.listdir(_OWN_SOCKETS):
+        try:
+            if not os.readlink(_OWN_SOCKETS / name).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getsockname()[1] != port:
+                    continue
+                host, remote_port = one.getpeername()[:2]
+                if (_plain(host.partition("%")[0]), remote_port) in remotes:
+                    one.shutdown(socket.SHUT_RDWR)
+                    closed += 1
+        except OSError:
+            continue  # it was closed meanwhile, or is not connected
+    return closed
+
+
+def _from_hex(text: str) -> Remote:
+    """Return an address as the kernel prints it: 32-bit words in the byte order of the machine."""
+    words, _, port = text.partition(":")
+    packed = b"".join(bytes.fromhex(words[at : at + 8])[::-1] for at in range(0, len(words), 8))
+    return _plain(str(ip_address(packed))), int(port, 16)
+
+
+def _plain(host: str) -> str:
+    address = ip_address(host)
+    return str(getattr(address, "ipv4_mapped", None) or address)

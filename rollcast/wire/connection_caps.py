@@ -1,0 +1,37 @@
+"""Choose which idle connections to close, so that no address takes the room of the others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_network
+from typing import TypeVar
+
+ConnectionT = TypeVar("ConnectionT")
+
+
+def excess(idle: Iterable[tuple[str, ConnectionT]], *, per_address: int, most: int) -> list[ConnectionT]:
+    """Return the connections to close: the oldest of each address beyond its share, then of those with the most.
+
+    Args:
+        idle: connections without a request or call in progress, each with its IP address, oldest first.
+        per_address: how many one IPv4 address, or IPv6 /64, may keep.
+        most: how many all addresses together may keep.
+    """
+    groups: dict[str, list[ConnectionT]] = {}
+    for host, connection in idle:
+        groups.setdefault(_group_of(host), []).append(connection)
+    over: list[ConnectionT] = []
+    for group in groups.values():
+        while len(group) > per_address:
+            over.append(group.pop(0))
+    while groups and sum(map(len, groups.values())) > most:
+        over.append(max(groups.values(), key=len).pop(0))
+    return over
+
+
+def _group_of(host: str) -> str:
+    """Return what counts as one address: an IPv4 address, or the /64 that one customer has of IPv6."""
+    address = ip_address(host.partition("%")[0])
+    if address.version == 6 and address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address) if address.version == 4 else str(ip_network((address, 64), strict=False))

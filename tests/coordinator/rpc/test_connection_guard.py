@@ -1,0 +1,65 @@
+"""Test that connections without a call are closed beyond what an address may have; over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from coordinator.rpc.connection_guard import Busy, ConnectionGuard, established, remote_of
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def test_the_other_end_of_a_grpc_peer() -> None:
+    assert remote_of("ipv4:192.0.2.7:4242") == ("192.0.2.7", 4242)
+    assert remote_of("ipv6:%5B2001:db8::1%5D:4242") == ("2001:db8::1", 4242)
+    assert remote_of("ipv6:%5B::ffff:192.0.2.7%5D:4242") == ("192.0.2.7", 4242)
+    assert [remote_of(text) for text in ("", "unix:/tmp/x", "ipv4:nowhere:1", "ipv4:192.0.2.7:x")] == [None] * 4
+
+
+def test_calls_in_progress_are_counted() -> None:
+    busy = Busy()
+    for _ in range(2):
+        busy.began("ipv4:192.0.2.7:1")
+    busy.ended("ipv4:192.0.2.7:1")
+    assert busy.calls == {("192.0.2.7", 1): 1}
+    busy.ended("ipv4:192.0.2.7:1")
+    assert not busy.calls
+
+
+@contextlib.asynccontextmanager
+async def connections(count: int) -> AsyncIterator[tuple[int, list[Pair]]]:
+    """Open connections to a port of this process, one after the other."""
+    served: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: served.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    try:
+        yield port, opened
+    finally:
+        for writer in (*(writer for _, writer in opened), *served):
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+        server.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of this process are found in /proc")
+async def test_the_oldest_connections_without_a_call_are_closed() -> None:
+    async with connections(12) as (port, opened):
+        names = [writer.get_extra_info("sockname")[:2] for _, writer in opened]
+        busy = Busy()
+        busy.began(f"ipv4:127.0.0.1:{names[0][1]}")
+        guard = ConnectionGuard(port, busy, per_address=4, most=100)
+        guard._seen = dict.fromkeys(names)  # in order of age, which one look at the table does not show
+        assert established(port) == set(names)
+        assert await guard.check() == 7
+        for index, (reader, _) in enumerate(opened):
+            if 1 <= index <= 7:
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+        assert not any(opened[index][0].at_eof() for index in (0, 8, 9, 10, 11))
+        assert guard.closed == 7
