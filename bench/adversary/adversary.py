@@ -6,6 +6,7 @@ sampled in other batches than the learner computes in; ``false_accusations`` cou
 were convicted. Keys that begin with an attacker's name: ``_share`` of its tokens that are beyond the bound,
 ``_tokens_p50`` and ``_tokens_p99`` until it is convicted (null: not within the tokens sampled), ``_trained`` rollouts
 that had a weight before that, at the 99th percentile. The keys over attackers count those whose share is at least 0.11.
+``cost_ratio`` is the CPU time of a forward pass with margins divided by that of one without, with this small model.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         "honest_margin_max": float(honest.max()),
         "honest_off_share": float((honest > 0.0).mean()),
         "false_accusations": round(accused.caught_share * arguments.identities),
+        "cost_ratio": arena.cost_ratio(),
         **_over_all(found),
     }
     missing = []

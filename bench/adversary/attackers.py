@@ -1,11 +1,13 @@
 """Sample as attackers do, compute the margins of their tokens, and follow the coordinator's book until it convicts.
 
-The model is random, with an output head scaled so that a token has 3 to 4 nats, as in chains of thought: nothing that
-is measured here depends on what it says. Older versions differ by one step of Adam in a random direction.
+The model is random, with an output head scaled so that a token has about 5 nats and logits are as large as those of
+trained models: nothing that is measured here depends on what it says. Older versions differ by one step of Adam in a
+random direction.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +36,7 @@ LEARNER_ROWS = 32
 SAMPLER_ROWS = 64
 ODD_ROWS = 7  # honest tokens are sampled in batches of this size too
 OTHER_SEEDS = 1 << 40
+COST_ROUNDS = 20
 LATE = 32  # rollouts that a late defector samples honestly first
 
 Array = np.ndarray[Any, Any]
@@ -91,6 +94,20 @@ class Arena:
             scored = self._score(self.model, self.params, rows, positions, segments, ones, seeds=seeds_of)
             found.append(np.asarray(scored.margins)[: LEARNER_ROWS - short, before:])
         return np.concatenate(found)
+
+    def cost_ratio(self) -> float:
+        """Return the CPU seconds of a forward pass with margins / without, the least of several in turns."""
+        rows = np.full((LEARNER_ROWS, len(PROMPT) + self.tokens), PROMPT[0], np.int32)
+        positions = np.broadcast_to(np.arange(rows.shape[1], dtype=np.int32), rows.shape)
+        inputs = (rows, positions, np.ones(rows.shape, np.int32), np.ones(LEARNER_ROWS, np.float32))
+        least = [float("inf")] * 2
+        for number in range(2 * (1 + COST_ROUNDS)):
+            seeds = np.ones((*rows.shape, 2), np.uint32) if number % 2 else None
+            begun_s = time.process_time()
+            jax.block_until_ready(self._score(self.model, self.params, *inputs, seeds=seeds))
+            if number > 1:  # the first of each kind is compiled
+                least[number % 2] = min(least[number % 2], time.process_time() - begun_s)
+        return least[1] / least[0]
 
     def honest(self, tokens: int) -> Array:
         """Return margins of at least so many honestly sampled tokens, of two batch sizes."""
