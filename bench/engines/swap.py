@@ -5,6 +5,8 @@ One model of 0.5 billion parameters in bfloat16, with random weights, in a real 
 ``swap_pause_per_copy``: shortest pause for a version of which every element differs, over the shortest plain copy of
 its bytes by this process (one thread, from the mapped file to memory that was touched before).
 ``swap_delta_per_keyframe``: shortest pause for a version of which 1 % differs, at random places, over that.
+``swap_delta_per_keyframe_cpu``: the same of the processor time that vLLM's processes take meanwhile, which other
+programs on the machine do not change.
 ``swap_moved_share``: bytes that the latter moves to the device, over the bytes of the weights.
 ``swap_memory_share``: anonymous memory (RssAnon) of vLLM's worker beyond that before a swap, at the worst moment of all
 swaps, over the bytes of the weights. On a processor it is the device's memory; the mapped file is page cache.
@@ -39,6 +41,7 @@ from rollcast.wire.versions.tensors import tensor_table
 CHANGED_SHARE = 0.01
 ROLLOUTS, PROMPT_TOKENS, NEW_TOKENS = 2, 64, 64
 _LOOK_S = 0.001
+_TICK_S = 0.01  # in which the system counts processor time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,22 +63,24 @@ async def measured(model: ModelConfig, python: Path | None, folder: Path, rounds
     engine = vllm_engine(VllmSettings(ROLLOUTS), python, folder / "vllm")
     engine.expect(WarmUp(PROMPT_TOKENS, Sampling(1.0, NEW_TOKENS, ())))
     versions = (state_of(model, number, states[which]) for number, which in enumerate(order(rounds)))
-    swaps: list[Swap] = []
+    swaps: list[tuple[Swap, float]] = []
     try:
         await swapped(engine, next(versions))  # it starts vLLM and goes through vLLM's own reload
         with watched_memory() as beyond:
             swaps += [await swapped(engine, version) for version in versions]
     finally:
         await engine.close()
-    whole, part = ([one for one in swaps if one.kind == kind] for kind in ("keyframe", "delta"))
+    whole, part = ([one for one in swaps if one[0].kind == kind] for kind in ("keyframe", "delta"))
     size_bytes = states[0].stat().st_size
-    keyframe_s, delta_s = (min(one.paused_s for one in kind) for kind in (whole, part))
+    keyframe_s, delta_s = (min(one.paused_s for one, _ in kind) for kind in (whole, part))
+    keyframe_cpu_s, delta_cpu_s = (min(cpu_s for _, cpu_s in kind) for kind in (whole, part))
     return {
         "swap_pause_per_copy": keyframe_s / copy_s(states[0], rounds),
         "swap_delta_per_keyframe": delta_s / keyframe_s,
-        "swap_moved_share": part[0].moved_bytes / size_bytes,
+        "swap_delta_per_keyframe_cpu": delta_cpu_s / max(keyframe_cpu_s, _TICK_S),
+        "swap_moved_share": part[0][0].moved_bytes / size_bytes,
         "swap_memory_share": max(beyond) / size_bytes,
-        "swap_read_back": sum(one.read_back for one in swaps) / len(swaps),
+        "swap_read_back": sum(one.read_back for one, _ in swaps) / len(swaps),
         "swap_keyframe_pause_s": keyframe_s,
         "swap_delta_pause_s": delta_s,
     }
@@ -108,16 +113,28 @@ def state_of(model: ModelConfig, number: int, path: Path) -> VersionState:
     return version_of(model, number, tensors, state, path)
 
 
-async def swapped(engine: VllmEngine, version: VersionState) -> Swap:
-    """Put a version into vLLM as the first slice with it does, and read it back; return what the swap took."""
+async def swapped(engine: VllmEngine, version: VersionState) -> tuple[Swap, float]:
+    """Put a version into vLLM as the first slice with it does, and read it back.
+
+    Returns:
+        What the swap took, and the seconds of processor time of vLLM's processes, to a hundredth.
+    """
     await engine.load(version)
     await engine.activate(version.record.version)
     active, supervisor = engine.active, engine.supervisor
     assert active is not None
+    before_s = cpu_s()
     await supervisor.prepare(engine.shape(active, PROMPT_TOKENS + NEW_TOKENS), active)
+    taken_s = cpu_s() - before_s
     await supervisor.vouched()
     assert supervisor.last_swap is not None
-    return supervisor.last_swap
+    return supervisor.last_swap, taken_s
+
+
+def cpu_s() -> float:
+    """Return the seconds of processor time that this process's descendants have taken so far."""
+    times = [one.cpu_times() for one in psutil.Process().children(recursive=True)]
+    return sum(one.user + one.system for one in times)
 
 
 def copy_s(path: Path, rounds: int) -> float:
