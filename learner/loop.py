@@ -154,6 +154,7 @@ class TrainingLoop:
         platform = parts.trainer.mesh.devices.flat[0].platform
         self._bound = audit.bounds_for(parts.trainer.model_config, platform, settings.audit)
         self._findings: list[audit.Finding] = []  # of the last step
+        self._warned_of_unseeded = False
 
     @property
     def step(self) -> int:
@@ -296,6 +297,9 @@ class TrainingLoop:
         self._findings = audit.findings(rows, packed, np.asarray(known.margins), bounds)
         self._parts.evidence.add(self.step + 1, rows, packed, np.asarray(known.margins), bounds)
         values |= audit.figures(self._findings, packed, bounds)
+        if values["audit_refused_share"] > 0.0 and not self._warned_of_unseeded:
+            self._warned_of_unseeded = True
+            _log.warning("rollouts of engines without seeds are left out", fix="set audit.allow_unseeded for own peers")
         return values | self._alignment(rows, packed, plan, known)
 
     def _packed(self, rows: list[TrainingRow]) -> PackedBatch:

@@ -170,11 +170,13 @@ def test_rollouts_of_a_version_with_noise_are_scored_with_its_own_scales() -> No
     )
     made = sampler.generate(base | own, asked, Sampling(1.0, 3, ()))
     rows = [
-        TrainingRow(seed, 0, asked[seed].prompt_token_ids, (segment_of(one.token_ids),), 1.0, seed % 2)
+        TrainingRow(seed, 0, asked[seed].prompt_token_ids, (segment_of(one.token_ids),), 1.0, seed % 2, seed)
         for seed, one in enumerate(made)
     ]
     batch = pack(rows, time=6, objective=ObjectiveConfig(), completion_tokens_max=3)
-    found = behaviour_by_version(trainer, batch, {5: own}.__getitem__).logprobs[batch.loss_mask]
+    scored = behaviour_by_version(trainer, batch, {5: own}.__getitem__)
+    assert not scored.margins.any(), "these tokens are those of their seeds"
+    found = scored.logprobs[batch.loss_mask]
     np.testing.assert_allclose(found, [logprob for one in made for logprob in one.logprobs], atol=1e-5)
     trained = trainer.behaviour(trainer.placed(published(trainer, 0)), batch).logprobs[batch.loss_mask]
     assert np.max(np.abs(found - trained)) > 0.01, "else the test shows nothing"
