@@ -29,6 +29,7 @@ from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.all_sinks import open_sinks
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
+from coordinator.recovery.authority import run_authority
 from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc.access import RoleGate
 from coordinator.rpc.learner import LearnerCalls
@@ -108,7 +109,8 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         stack.push_async_callback(problems.close)
         # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
-        coordinator = _assemble(config, folder, start, ledger, problems, stack)
+        authority = await run_authority(ledger, folder, start.run_id)
+        coordinator = _assemble(config, folder, start, ledger, problems, authority, stack)
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
         # The core needs the learner's reports, the standby set and the operator's orders before a member connects.
@@ -172,6 +174,7 @@ def _assemble(
     start: RunStart,
     ledger: Ledger,
     problems: Problems,
+    ca: RunCA,
     stack: AsyncExitStack,
 ) -> Coordinator:
     run_id = start.run_id
@@ -201,7 +204,6 @@ def _assemble(
         samples=SampleBook(folder, config.store.samples_bytes_max),
         with_routes=config.sampling.router_replay,
     )
-    ca = RunCA.load_or_create(folder.secrets, run_id)
     desk = JoinDesk(
         run_id=run_id,
         ca=ca,

@@ -280,8 +280,11 @@ BEGIN SELECT RAISE(ABORT, 'an invite stays revoked'); END;
 
 _CLAIMS = "CREATE INDEX claims_of_identity ON invite_claims (peer_id);"
 
+#: BLAKE3 of each rollout's body, 16 bytes; null: stored by a release without it.
+_CHECKSUMS = "ALTER TABLE rollouts ADD COLUMN body_blake3 BLOB;"
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
-MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES, _CLAIMS)
+MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES, _CLAIMS, _CHECKSUMS)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:

@@ -6,6 +6,8 @@ import sqlite3
 import struct
 from collections.abc import Sequence
 
+from blake3 import blake3
+
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
@@ -19,7 +21,7 @@ from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.ledger.schema import NOW_UNIX_S
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
-from rollcast.runtime.errors import StoreError
+from rollcast.runtime.errors import LedgerDamaged, StoreError
 from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
@@ -80,26 +82,48 @@ def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
 
 def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollout]) -> None:
     connection.executemany(
-        "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, oldest_version, newest_version)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, body_blake3, oldest_version,"
+        " newest_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 action.rollout_id,
                 action.rollout.lease_id,
                 action.rollout.sample_index,
                 action.peer_id,
-                action.rollout.body or rollout_to_pb(action.rollout).SerializeToString(),
+                body,
+                body_checksum(body),
                 action.rollout.oldest_version,
                 action.rollout.newest_version,
             )
             for action in actions
+            for body in [action.rollout.body or rollout_to_pb(action.rollout).SerializeToString()]
         ],
     )
 
 
 def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.Rollout | None:
-    row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
-    return pb.Rollout.FromString(row[0]) if row else None
+    row = connection.execute("SELECT body, body_blake3 FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
+    return read_body(rollout_id, *row) if row else None
+
+
+def read_body(rollout_id: int, body: bytes, checksum: bytes | None) -> pb.Rollout:
+    """Return a stored rollout.
+
+    Raises:
+        LedgerDamaged: the disk gives back other bytes than were stored.
+    """
+    if checksum is not None and body_checksum(body) != checksum:
+        raise LedgerDamaged(
+            f"rollout {rollout_id} in the ledger is not what was stored",
+            cause="its checksum differs: the disk or the file was changed",
+            fix="restore a backup of the run with `rollcast restore`, and check the disk",
+        )
+    return pb.Rollout.FromString(body)
+
+
+def body_checksum(body: bytes) -> bytes:
+    """Return the checksum that is stored beside a rollout."""
+    return blake3(body).digest(length=16)
 
 
 def insert_score(
@@ -171,7 +195,7 @@ def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
 def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
     _require_kept(connection, step)
     rows = connection.execute(
-        "SELECT rollout_id, group_id, prompt_token_ids, body, reward, exact, seed FROM batch_rollouts"
+        "SELECT rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed FROM batch_rollouts"
         " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
         " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
         " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
@@ -182,12 +206,12 @@ def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: 
             rollout_id,
             group_id,
             _unpack_ids(prompt),
-            pb.Rollout.FromString(body),
+            read_body(rollout_id, body, checksum),
             reward,
             bool(exact),
             seed % (1 << 64),
         )
-        for rollout_id, group_id, prompt, body, reward, exact, seed in rows
+        for rollout_id, group_id, prompt, body, checksum, reward, exact, seed in rows
     ]
 
 
@@ -215,18 +239,20 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
     rollouts: dict[GroupId, list[RestoredRollout]] = {}
     rows = connection.execute(
         "SELECT group_id, lease_id, fencing_token, sample_index, attempts.peer_id, rollout_id, oldest_version,"
-        " newest_version, scores.reward, CASE WHEN scores.rollout_id IS NULL THEN body END"
+        " newest_version, scores.reward, CASE WHEN scores.rollout_id IS NULL THEN body END, body_blake3"
         " FROM groups JOIN attempts USING (group_id) LEFT JOIN rollouts USING (lease_id, sample_index)"
         " LEFT JOIN scores USING (rollout_id)"
         " WHERE over_at_step IS NULL AND state IN ('open', 'filled') ORDER BY lease_id, sample_index"
     )
-    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, reward, body in rows:
+    for group_id, lease_id, token, sample_index, peer_id, rollout_id, oldest, newest, reward, body, checksum in rows:
         attempt = RestoredAttempt(lease_id, token, sample_index, peer_id)
         if rollout_id is None:
             live.setdefault(group_id, []).append(attempt)
         else:
             scored = reward is not None
-            restored = RestoredRollout(rollout_id, attempt, oldest, newest, scored, _tokens(body), reward or 0.0)
+            restored = RestoredRollout(
+                rollout_id, attempt, oldest, newest, scored, _tokens(rollout_id, body, checksum), reward or 0.0
+            )
             rollouts.setdefault(group_id, []).append(restored)
     return [
         RestoredGroup(
@@ -298,11 +324,11 @@ def select_trained_ages(connection: sqlite3.Connection) -> dict[int, int]:
     return dict(rows.fetchall())
 
 
-def _tokens(body: bytes | None) -> tuple[int, ...]:
+def _tokens(rollout_id: int, body: bytes | None, checksum: bytes | None) -> tuple[int, ...]:
     """Return the completion tokens of a stored rollout; empty if ``body`` is None."""
     if body is None:
         return ()
-    return tuple(token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids)
+    return tuple(token for segment in read_body(rollout_id, body, checksum).segments for token in segment.token_ids)
 
 
 def _pack_ids(token_ids: Sequence[int]) -> bytes:

@@ -31,6 +31,7 @@ from coordinator.ledger import sql_access as people
 from coordinator.ledger import sql_facts as facts
 from coordinator.ledger import sql_invites as invites
 from coordinator.ledger import sql_work as sql
+from coordinator.ledger.mark import check_mark
 from coordinator.ledger.schema import migrate
 from coordinator.ledger.sql_access import AuditRow, StoredToken
 from coordinator.ledger.sql_invites import StoredInvite
@@ -78,6 +79,7 @@ class Ledger(CompactingStore):
 
         Raises:
             StoreError: it is in use, read-only, full, damaged, or newer than this installation.
+            LedgerDamaged: it holds less than it did.
         """
         lock = _lock(path)
         connection: sqlite3.Connection | None = None
@@ -85,6 +87,7 @@ class Ledger(CompactingStore):
             _keep_private(path)
             connection = connect(path)
             migrate(connection)
+            check_mark(connection, path)
             return cls(path, LedgerThread(path, connection, lock, queue_max))
         except BaseException as error:
             if connection is not None:

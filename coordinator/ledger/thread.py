@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from coordinator.ledger.mark import MarkWriter
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.runtime.waits import deadline
 
@@ -43,6 +44,7 @@ class LedgerThread:
         self._connection = connection
         self._lock = lock
         self._queue_max = queue_max
+        self._mark = MarkWriter(path)
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[tuple[Change[Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._waiting = 0
@@ -100,12 +102,15 @@ class LedgerThread:
             if failure is None and changes:
                 try:
                     outcomes = self._commit([change for change, _ in changes])
+                    self._mark.committed(self._connection)
                 except sqlite3.Error as error:
                     failure = store_error(self._path, error)
             if failure is not None:
                 outcomes = [failure] * len(changes)
             self._call(self._deliver, [future for _, future in changes], outcomes, failure)
         with contextlib.suppress(sqlite3.Error):
+            if failure is None:
+                self._mark.committed(self._connection, last=True)
             self._connection.close()
         os.close(self._lock)
         self._call(self._finish)

@@ -32,6 +32,7 @@ from blake3 import blake3
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.ledger.sql_work import count_batches, insert_epoch
 from coordinator.ledger.thread import store_error
+from coordinator.recovery.authority import FINGERPRINT
 from coordinator.recovery.resume import INCARNATION
 from rollcast.runtime.errors import BackupError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_json
@@ -123,7 +124,7 @@ def restore(
         restored = _backed_up(manifest)
         now_unix_s = time.time() if now_unix_s is None else now_unix_s
         lost_s = None if nothing_lost else now_unix_s - restored.created_unix_s
-        epoch = _set_apart(partial / run.ledger.name, lost_s)
+        epoch = _set_apart(partial / run.ledger.name, lost_s, has_secrets=restored.has_secrets)
     return restored, epoch
 
 
@@ -243,13 +244,18 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
         raise BackupError(f"{path} is damaged", cause="its hash differs from the manifest's", fix="use another backup")
 
 
-def _set_apart(ledger: Path, lost_s: float | None) -> RecordEpoch | None:
-    """Keep the restored run's ids and versions apart from those that the lost one used after the backup."""
+def _set_apart(ledger: Path, lost_s: float | None, *, has_secrets: bool) -> RecordEpoch | None:
+    """Keep the restored run's ids and versions apart from those that the lost one used after the backup.
+
+    Without its secrets the run gets a new authority.
+    """
     try:
         with closing(sqlite3.connect(ledger)) as connection, connection:
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (INCARNATION,)).fetchone()
             raised = int(row[0] if row else 0) + 1 + secrets.randbits(INCARNATION_BITS)
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (INCARNATION, str(raised)))
+            if not has_secrets:
+                connection.execute("DELETE FROM meta WHERE key = ?", (FINGERPRINT,))
             epoch = None if lost_s is None else open_epoch(connection, lost_s)
     except sqlite3.Error as error:
         raise store_error(ledger, error) from None

@@ -60,7 +60,6 @@ from coordinator.core.events.events import (
 from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.ledger.event_log import EventRows
 from coordinator.ledger.store import RunStore
 from coordinator.metrics.sinks.sink import Sink
 from coordinator.prompts.problems import Problems
@@ -70,6 +69,7 @@ from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.async_work import LEDGER_DEADLINE_S, AsyncWork
 from coordinator.shell.batch_reader import BatchReader
+from coordinator.shell.event_log import EventRows
 from coordinator.shell.peer_sender import Announcements, PeerSender, ToPeer, announcement_message
 from coordinator.shell.pending_calls import PendingCalls, answered
 from coordinator.shell.sessions import Sessions

@@ -24,6 +24,7 @@
     ├── RateLimited            RC309  exit 75   a caller sends more than its limit allows
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
+    ├── LedgerDamaged          RC403  exit 74   the run has lost or changed what it had stored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
     ├── EpochOver              RC602  exit 76   another learner has continued the run
@@ -174,6 +175,10 @@ class StoreError(RollcastError):
 
 class BackupError(RollcastError):
     code, exit_code = "RC402", 73
+
+
+class LedgerDamaged(RollcastError):
+    code, exit_code = "RC403", 74
 
 
 class TaskError(RollcastError):

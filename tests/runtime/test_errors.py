@@ -33,7 +33,7 @@ def test_codes_are_unique_and_documented() -> None:
 
 
 def test_a_status_names_its_errors() -> None:
-    assert meanings_of(74) == "RC401 StoreError, RC601 CheckpointError"
+    assert meanings_of(74) == "RC401 StoreError, RC403 LedgerDamaged, RC601 CheckpointError"
     assert meanings_of(1) == ""
 
 

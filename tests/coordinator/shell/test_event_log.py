@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger import event_log
 from coordinator.ledger.event_archive import read_segment, segments, write_segment
-from coordinator.ledger.event_log import EventRows
 from coordinator.ledger.store import StoryEntry
+from coordinator.shell import event_log
+from coordinator.shell.event_log import EventRows
 from rollcast.runtime.errors import RunFolderError, StoreError
 
 
