@@ -71,7 +71,7 @@ BENCHES = {
         "activation": (
             "Kill half of the workers, then double the price of the rest; report utilisation and time to settle."
         ),
-        "replan": "Replan on recorded and sampled availability; report worker starts and utilisation.",
+        "replan": "Replan on recorded and sampled spot markets, beside simple rules; report $ per useful hour.",
     },
     "people": {
         "startup": "Measure the milliseconds until `rollcast peer status` and `rollcast --help` have answered.",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -40,13 +41,23 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """One market, whose machines are alike."""
+    """One market, whose machines are alike.
+
+    Args:
+        usd_per_hour: mean price of its machines.
+        preemptions_per_hour: at which its machines are preempted on average, where they are sampled.
+        stated_per_hour: preemptions that are stated to the policy, which knows no better at first.
+        spot: whether its prices move and its machines may be taken away.
+    """
 
     name: str
     region: str
     usd_per_hour: float
     rollouts_per_second: float
     preemptions_per_hour: float
+    hardware: str = ""
+    stated_per_hour: float = 0.0
+    spot: bool = True
 
 
 def walk(random: Random, prices: Prices, seconds: float) -> list[float]:
@@ -74,7 +85,7 @@ class Pool:
     def seen(self, worker_id: str, zone: Zone, at_s: float) -> WorkerSeen:
         """Return a machine as it is seen at this time, with the price of its zone and a measured speed."""
         factors = self._factors[zone.name]
-        factor = factors[min(len(factors) - 1, int(at_s / self._prices.every_s))]
+        factor = factors[min(len(factors) - 1, int(at_s / self._prices.every_s))] if zone.spot else 1.0
         measured = zone.rollouts_per_second * math.exp(self._random.gauss(0.0, self._prices.speed_sigma))
         worker = Worker(
             worker_id=worker_id,
@@ -82,9 +93,11 @@ class Pool:
             usd_per_hour=round(zone.usd_per_hour * factor, 4),
             upload_bytes_per_second=1.25e8,
             download_bytes_per_second=1.25e9,
-            preemptions_per_hour=zone.preemptions_per_hour,
+            preemptions_per_hour=zone.stated_per_hour,
             lost_per_preemption_s=self._start_s,
-            region=zone.region,
+            hardware=zone.hardware,
+            provider="spot" if zone.spot else "on demand",
+            region=zone.name,
         )
         return WorkerSeen(worker)
 
@@ -102,25 +115,45 @@ class Pool:
                 yield at_s, self.seen(worker_id, zone, at_s)
             else:
                 del here[worker_id]
-                yield at_s, WorkerGone(worker_id, "preempted")
+                yield at_s, WorkerGone(worker_id, "preempted", preempted=True)
 
 
-def recorded(counts: Sequence[tuple[float, int]], zones: Sequence[Zone], random: Random) -> Iterator[Change]:
-    """Return machines whose number follows a recorded one; those that leave are sampled among those present.
+Counts = Sequence[tuple[float, int]]  # seconds since the start, and machines alive from then on
 
-    Args:
-        counts: pairs of seconds since the start and machines alive from then on.
-    """
-    here: list[tuple[str, Zone]] = []
+
+def recorded(zones: Sequence[tuple[Zone, Counts]], random: Random) -> Iterator[Change]:
+    """Return machines of zones that follow recorded numbers; those that leave are sampled among the zone's."""
+    return heapq.merge(*(_followed(zone, counts, random) for zone, counts in zones), key=lambda change: change[0])
+
+
+def _followed(zone: Zone, counts: Counts, random: Random) -> list[Change]:
+    here: list[str] = []
     number = 0
+    changes: list[Change] = []
     for at_s, count in counts:
         while len(here) < count:
             number += 1
-            zone = zones[random.randrange(len(zones))]
-            here.append((f"w{number}", zone))
-            yield at_s, *here[-1], True
+            here.append(f"{zone.name}-{number}")
+            changes.append((at_s, here[-1], zone, True))
         while len(here) > count:
-            yield at_s, *here.pop(random.randrange(len(here))), False
+            changes.append((at_s, here.pop(random.randrange(len(here))), zone, False))
+    return changes
+
+
+def shifted(counts: Counts, by_s: float, machines: int) -> list[tuple[float, int]]:
+    """Return a record that begins so much later and goes on with its start, scaled to so many machines at most."""
+    length_s, most = counts[-1][0], max(count for _, count in counts)
+    begins = [count for at_s, count in counts if at_s <= by_s][-1]
+    later = sorted(((at_s - by_s) % length_s, count) for at_s, count in counts[:-1])
+    return [(at_s, round(count * machines / most)) for at_s, count in [(0.0, begins), *later]]
+
+
+def average(changes: Iterable[Change], seconds: float) -> float:
+    """Return the rollouts a second that the machines present could generate, on average."""
+    total = sum(
+        (1.0 if comes else -1.0) * (seconds - at_s) * zone.rollouts_per_second for at_s, _, zone, comes in changes
+    )
+    return total / seconds
 
 
 def drawn(zones: Sequence[Zone], machines: int, seconds: float, random: Random) -> Iterator[Change]:

@@ -50,6 +50,5 @@ ORIGINS = {
             "iog-vllm", "vLLM under load", "IOG-Foundation/llm-inference-benchmarks", "Apache-2.0", "2025-06-10", 0.1
         ),
         Origin("aiconfigurator", "modelled pace of Qwen3-8B", "aiconfigurator 0.12.0", "Apache-2.0", "2026", 0.1),
-        Origin("parcae", "spot instances alive", "JF-D/Parcae", "MIT", "2023", None),
     )
 }

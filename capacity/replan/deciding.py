@@ -183,11 +183,11 @@ def _cheapest_first(one: Candidate) -> tuple[bool, bool, float, str]:
 
 
 def _solved(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str]) -> Solved:
-    workers, dwell_s = problem.workers, problem.settings.dwell_s
+    workers, stays_s = problem.workers, problem.settings.stays_s
     for worker_id in chosen.intersection(problem.dwelling):
-        reasons[worker_id] = f"on: it was started less than {dwell_s:g} s ago"
+        reasons[worker_id] = f"on: it was started less than {stays_s:g} s ago"
     for worker_id in set(problem.resting) - chosen:
-        reasons[worker_id] = f"off: it was stopped less than {dwell_s:g} s ago and is not needed"
+        reasons[worker_id] = f"off: it was stopped less than {stays_s:g} s ago and is not needed"
     turn_on = tuple(
         (one.worker_id, reasons[one.worker_id]) for one in workers if one.worker_id in chosen and not one.active
     )

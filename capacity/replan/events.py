@@ -42,6 +42,11 @@ class ReplanSettings:
     solve_timeout_s: float = 30.0
     standby_usd_share: float = 0.1
 
+    @property
+    def stays_s(self) -> float:
+        """Seconds for which a switched worker stays as it is: the dwell, and at least until it generates."""
+        return max(self.dwell_s, self.start_s)
+
 
 # ---------------------------------------------------------------- events
 

@@ -232,7 +232,7 @@ class Replanner:
             return []
         self._number += 1
         self._planned_demand = self._demand
-        recent = {one.worker.worker_id for one in known if now - one.changed_at < self.settings.dwell_s}
+        recent = {one.worker.worker_id for one in known if now - one.changed_at < self.settings.stays_s}
         dwelling = tuple(one for one in recent if self._workers[one].worker.active)
         workers = tuple(self._corrected(one, one.worker.worker_id in dwelling, now) for one in known)
         self._pending = Problem(
@@ -278,16 +278,21 @@ class Replanner:
         actions: list[Action] = []
         for worker_id, reason in event.turn_on:
             actions += self._switch(worker_id, True, reason, now)
-        stops_at = now + self._overlap_s(event)
+        stops_at = self._overlaps_until(now)
         for worker_id, reason in event.turn_off:
             actions += self._stop(Stop(worker_id, reason, worker_id not in dark), stops_at, now)
         self._plan_when_dwells_end(problem, now)
         return actions
 
-    def _overlap_s(self, event: Solved) -> float:
-        """Return how long workers that others replace stay on: until those work, unless the budget is limited."""
-        limited = self._demand is not None and self._demand.usd_per_hour_max is not None
-        return 0.0 if limited or not event.turn_on else self.settings.start_s
+    def _overlaps_until(self, now: float) -> float:
+        """Return when the workers that are starting generate: those that are stopped stay until then.
+
+        With a limited budget they do not: both together could exceed it.
+        """
+        if self._demand is not None and self._demand.usd_per_hour_max is not None:
+            return now
+        started = (known.changed_at for known in self._workers.values() if known.worker.active)
+        return max(now, max(started, default=now) + self.settings.start_s)
 
     def _stop(self, stop: Stop, stops_at: float, now: float) -> list[Action]:
         known = self._workers.get(stop.worker_id)
@@ -313,14 +318,14 @@ class Replanner:
     def _plan_when_dwells_end(self, problem: Problem, now: float) -> None:
         held = [one for worker_id in problem.dwelling if (one := self._workers.get(worker_id)) is not None]
         if held:
-            ends_at = min(one.changed_at for one in held) + self.settings.dwell_s
+            ends_at = min(one.changed_at for one in held) + self.settings.stays_s
             self._due_at = min(self._due_at, max(now + self.settings.gather_s, ends_at))
 
     def _switch(self, worker_id: str, on: bool, reason: str, now: float, *, receives: bool = True) -> list[Action]:
         known = self._workers.get(worker_id)
         if known is None or known.worker.active is on or known.worker.pin == ("off" if on else "on"):
             return []
-        if not on and now - known.changed_at < self.settings.dwell_s and known.worker.pin != "off":
+        if not on and now - known.changed_at < self.settings.stays_s and known.worker.pin != "off":
             return []  # the worker was started while the planner was solving
         known.worker, known.reason = replace(known.worker, active=on), reason
         known.changed_at = self._changed_at = now

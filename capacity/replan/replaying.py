@@ -1,18 +1,24 @@
-"""Replay a record of arrivals, departures and prices to a replanner: starts, dollars and the learner's utilisation."""
+"""Replay a record of arrivals, departures and prices to a policy: starts, dollars and the learner's utilisation.
+
+The learner trains as long as rollouts are there. What the workers make beyond its pace becomes a stock, of at most the
+prompt groups that the coordinator keeps open ahead (``lead_margin_steps``); a shortage uses it up before the learner
+idles. A started worker is paid from its start on, and generates ``start_s`` later.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from capacity.model.demand import Demand
+from capacity.model.workers import Worker
 from capacity.replan.deciding import decide
 from capacity.replan.events import (
     Action,
     DemandSeen,
     Event,
     Problem,
-    ReplanSettings,
     Solve,
     Solved,
     Start,
@@ -21,9 +27,21 @@ from capacity.replan.events import (
     WorkerGone,
     WorkerSeen,
 )
-from capacity.replan.replanning import Replanner
 
 PoolEvent = WorkerSeen | WorkerGone | DemandSeen
+
+
+class Policy(Protocol):
+    """What decides which workers are on: the replanner, or a simpler rule to compare it with."""
+
+    @property
+    def next_at(self) -> float:
+        """Return the time at which the next Tick has an effect; inf: none has."""
+        ...
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Return the actions for this event, in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,7 @@ class Replayed:
         plans: number of problems that were solved.
         infeasible: number of problems for which no set was feasible.
         usd: cost of workers while they were on, starting included.
+        fixed_usd: cost of the learner and its storage, which are paid whether it trains or waits.
         useful_s: seconds in which the learner trained.
         switches: every decision, in order of time.
     """
@@ -55,6 +74,7 @@ class Replayed:
     plans: int = 0
     infeasible: int = 0
     usd: float = 0.0
+    fixed_usd: float = 0.0
     useful_s: float = 0.0
     switches: list[Switch] = field(default_factory=list)
 
@@ -68,27 +88,43 @@ class Replayed:
 
     @property
     def usd_per_useful_h(self) -> float:
-        return self.usd * 3600.0 / self.useful_s
+        """Cost of workers, learner and storage for each hour that the learner trained."""
+        return (self.usd + self.fixed_usd) * 3600.0 / self.useful_s
+
+
+def best_rate(worker: Worker) -> float:
+    """Return the rollouts a second of the worker's fastest setting."""
+    return max(speed.rollouts_per_second for speed in worker.speeds)
 
 
 class Replay:
-    """Drive a replanner through virtual time.
+    """Drive a policy through virtual time.
 
     Args:
+        policy: decides which workers are on.
         start_s: seconds from a worker's start to its first rollouts, less those in which it receives what the demand's
             ``join_bytes`` says; all of them are paid for, and produce nothing.
         solve: function that solves a problem; the answer takes no virtual time.
+        rate_of: the rollouts a second that a worker really generates, where its measured speeds are not exact.
     """
 
     def __init__(
-        self, settings: ReplanSettings, *, start_s: float, solve: Callable[[Problem], Solved] = decide
+        self,
+        policy: Policy,
+        *,
+        start_s: float,
+        solve: Callable[[Problem], Solved] = decide,
+        rate_of: Callable[[Worker], float] = best_rate,
     ) -> None:
         self.result = Replayed()
-        self._replanner = Replanner(settings)
+        self._policy = policy
         self._solve = solve
+        self._rate_of = rate_of
         self._start_s = start_s
         self._now = 0.0
         self._ready_at: dict[str, float] = {}  # only workers that are on
+        self._workers: dict[str, Worker] = {}
+        self._stock = 0.0  # rollouts made ahead
         self._demand: Demand | None = None
 
     def run(self, events: Iterable[tuple[float, PoolEvent]], until_s: float) -> Replayed:
@@ -102,17 +138,20 @@ class Replay:
         return self.result
 
     def _advance(self, to_s: float) -> None:
-        while self._replanner.next_at <= to_s:
-            self._pass(max(self._now, self._replanner.next_at))
+        while self._policy.next_at <= to_s:
+            self._pass(max(self._now, self._policy.next_at))
             self._tell(Tick())
         self._pass(to_s)
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, DemandSeen):
             self._demand = event.demand
+        elif isinstance(event, WorkerSeen):
+            self._workers[event.worker.worker_id] = event.worker
         elif isinstance(event, WorkerGone):
             self._ready_at.pop(event.worker_id, None)
-        for action in self._replanner.handle(event, self._now):
+            self._workers.pop(event.worker_id, None)
+        for action in self._policy.handle(event, self._now):
             self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
@@ -131,10 +170,8 @@ class Replay:
                 self.result.switches.append(Switch(self._now, worker_id, False, reason))
 
     def _joining_s(self, worker_id: str) -> float:
-        worker = self._replanner.worker(worker_id)
-        assert worker is not None
         assert self._demand is not None
-        return self._demand.joining_s(worker.download_bytes_per_second)
+        return self._demand.joining_s(self._workers[worker_id].download_bytes_per_second)
 
     def _pass(self, to_s: float) -> None:
         """Add up cost and training until ``to_s``, piece by piece between the moments at which workers become ready."""
@@ -150,11 +187,19 @@ class Replay:
             return
         usd_per_hour = rate = 0.0
         for worker_id, ready_at in self._ready_at.items():
-            worker = self._replanner.worker(worker_id)
-            assert worker is not None
+            worker = self._workers[worker_id]
             usd_per_hour += worker.usd_per_hour
             if ready_at <= self._now:
-                rate += max(speed.rollouts_per_second for speed in worker.speeds)
+                rate += self._rate_of(worker)
         self.result.seconds += step_s
         self.result.usd += usd_per_hour * step_s / 3600.0
-        self.result.useful_s += step_s * min(1.0, rate * demand.t_train_s / demand.rollouts_per_step)
+        self.result.fixed_usd += (demand.learner_usd_per_hour + demand.storage_usd_per_hour) * step_s / 3600.0
+        self.result.useful_s += self._trained_s(demand, rate, step_s)
+
+    def _trained_s(self, demand: Demand, rate: float, step_s: float) -> float:
+        """Return the seconds of training that so many rollouts a second and the stock give within ``step_s``."""
+        needed = demand.rollouts_per_step / demand.t_train_s
+        made = self._stock + rate * step_s
+        used = min(made, needed * step_s)
+        self._stock = min(made - used, demand.conduct.lead_margin_steps * demand.rollouts_per_step)
+        return used / needed

@@ -10,6 +10,7 @@ from capacity.model.units import SECONDS_PER_HOUR
 from capacity.model.workers import Worker
 from capacity.planner.plans import Plan
 from capacity.replan.events import ReplanSettings, WorkerGone
+from capacity.replan.replanning import Replanner
 from capacity.replan.replaying import PoolEvent, Replay, Replayed
 from capacity.reports.plots import Moment
 from capacity.reports.tables import Column, Sheet
@@ -53,7 +54,7 @@ def follow(
         start_s: seconds from a worker's start to its first rollouts.
         until_s: length of the replay in seconds.
     """
-    replay = Replay(settings, start_s=start_s)
+    replay = Replay(Replanner(settings), start_s=start_s)
     moments: list[Moment] = []
     window_s, place, before = until_s / SAMPLES, 0, (0.0, 0.0)
     for sample in range(1, SAMPLES + 1):
@@ -95,7 +96,8 @@ def followed_lines(followed: Followed) -> tuple[str, ...]:
     return (
         f"workers switched on at first: {followed.started_first}, switches later: {followed.switches_later}; "
         f"plans: {replayed.plans}, infeasible: {replayed.infeasible}",
-        f"{replayed.seconds / SECONDS_PER_HOUR:,.2f} h · {replayed.usd:,.2f} $ for workers · utilisation "
+        f"{replayed.seconds / SECONDS_PER_HOUR:,.2f} h · {replayed.usd:,.2f} $ for workers"
+        f"{f' and {replayed.fixed_usd:,.2f} $ for the learner' if replayed.fixed_usd else ''} · utilisation "
         f"{replayed.utilisation:.1%} · {replayed.usd_per_useful_h:,.2f} $ per hour of training",
     )
 
@@ -106,6 +108,7 @@ def totals_json(followed: Followed) -> dict[str, float | int]:
     return {
         "hours": replayed.seconds / SECONDS_PER_HOUR,
         "usd": replayed.usd,
+        "fixed_usd": replayed.fixed_usd,
         "utilisation": replayed.utilisation,
         "usd_per_useful_hour": replayed.usd_per_useful_h,
         "plans": replayed.plans,

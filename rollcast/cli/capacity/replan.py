@@ -141,7 +141,7 @@ def follow_events(
     lines = read_events(events)
     demand, workers = document.plan.demand, [one.worker for one in document.plan.candidates]
     until_s = hours * SECONDS_PER_HOUR if hours is not None else (lines[-1].at_s if lines else 0.0) + SECONDS_PER_HOUR
-    settings = ReplanSettings(incumbent_discount=discount, dwell_s=dwell_s)
+    settings = ReplanSettings(incumbent_discount=discount, dwell_s=dwell_s, start_s=start_s)
     listed = list(pool_events(demand, workers, lines, str(events)))
     followed = follow(listed, settings, start_s=start_s, until_s=until_s)
     gone = [(line.at_s, line.worker_id) for line in lines if isinstance(line, Gone) and line.at_s <= until_s]

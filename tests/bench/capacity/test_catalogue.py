@@ -34,8 +34,11 @@ def test_a_step_is_its_tokens_over_the_learners_pace() -> None:
     assert t_train_s(512, 2000.0, 10_240.0) == pytest.approx(100.0)
 
 
-def test_the_trace_goes_forward_and_has_one_count_a_moment() -> None:
-    trace = spot_instances()
+@pytest.mark.parametrize(("name", "hours", "most"), [("p3", 11.37, 32), ("g4dn", 10.63, 24), ("gcp-v100", 24.17, 80),
+                                                   ("gcp-a100", 27.02, 64)])  # fmt: skip
+def test_records_go_forward_and_have_one_count_a_moment(name: str, hours: float, most: int) -> None:
+    trace = spot_instances(name)
     assert all(before[0] < after[0] for before, after in pairwise(trace))
-    assert trace[-1][0] == 40_920.0
-    assert all(0 <= alive <= 40 for _, alive in trace)
+    assert (trace[0][0], trace[-1][0] / 3600.0) == (0.0, pytest.approx(hours, abs=0.01))
+    assert max(alive for _, alive in trace) == most
+    assert min(alive for _, alive in trace) >= 0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.planner.replan import memoryless
-from capacity.model.demand import Demand
+from capacity.model.demand import Conduct, Demand
 from capacity.model.workers import Speed, Worker
 from capacity.replan.event_files import pool_events, read_events
 from capacity.replan.events import DemandSeen, Problem, ReplanSettings, Solved, WorkerGone, WorkerSeen
+from capacity.replan.replanning import Replanner
 from capacity.replan.replaying import PoolEvent, Replay
 from rollcast.runtime.errors import PlanFileError
 from tests.capacity.sample_plan import SPEEDS, sample_demand, sample_worker
@@ -107,7 +107,7 @@ def all_on(problem: Problem) -> Solved:
 
 
 def test_starts_dollars_and_useful_time() -> None:
-    replay = Replay(SETTINGS, start_s=600.0, solve=all_on)
+    replay = Replay(Replanner(SETTINGS), start_s=600.0, solve=all_on)
     events: list[tuple[float, PoolEvent]] = [
         (0.0, DemandSeen(DEMAND)),
         (0.0, seen("a")),
@@ -122,7 +122,7 @@ def test_starts_dollars_and_useful_time() -> None:
 
 
 def test_a_worker_that_joins_first_receives_the_base() -> None:
-    replay = Replay(SETTINGS, start_s=600.0, solve=all_on)
+    replay = Replay(Replanner(SETTINGS), start_s=600.0, solve=all_on)
     demand = replace(DEMAND, join_bytes=16e9)  # 160 s over the worker's downlink
     done = replay.run(iter([(0.0, DemandSeen(demand)), (0.0, seen("a")), (0.0, seen("b"))]), 3600.0)
     assert done.useful_s == 3600.0 - 760.0
@@ -130,14 +130,8 @@ def test_a_worker_that_joins_first_receives_the_base() -> None:
 
 def test_events_after_the_end_are_left_out() -> None:
     events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(DEMAND)), (9.0, seen("a"))]
-    done = Replay(SETTINGS, start_s=0.0, solve=all_on).run(iter(events), 5.0)
+    done = Replay(Replanner(SETTINGS), start_s=0.0, solve=all_on).run(iter(events), 5.0)
     assert (done.seconds, done.starts) == (5.0, 0)
-
-
-def test_without_memory_every_price_is_a_cause_and_incumbents_are_worth_no_more() -> None:
-    settings = memoryless(ReplanSettings())
-    assert (settings.incumbent_discount, settings.dwell_s, settings.headroom_kept) == (0.0, 0.0, 1.0)
-    assert (settings.price_change, settings.speed_change) == (0.0, 0.0)
 
 
 def test_memory_starts_fewer_where_prices_swing() -> None:
@@ -147,8 +141,30 @@ def test_memory_starts_fewer_where_prices_swing() -> None:
     )
     events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(demand)), (0.0, seen("a", 2.0)), (0.0, seen("b", 2.1))]
     events += [(600.0 * turn, seen("a", 2.0 + 0.2 * (turn % 2))) for turn in range(1, 12)]
+    forgetful = ReplanSettings(
+        incumbent_discount=0.0, dwell_s=0.0, headroom_kept=1.0, price_change=0.0, speed_change=0.0
+    )
     counts = [
-        Replay(settings, start_s=60.0).run(iter(events), 7200.0).starts
-        for settings in (ReplanSettings(), memoryless(ReplanSettings()))
+        Replay(Replanner(settings), start_s=60.0).run(iter(events), 7200.0).starts
+        for settings in (ReplanSettings(), forgetful)
     ]
     assert counts == [1, 12]
+
+
+def test_the_learner_is_paid_while_it_waits_and_lives_on_what_was_made_ahead() -> None:
+    demand = replace(
+        DEMAND, learner_usd_per_hour=10.0, storage_usd_per_hour=2.0, conduct=Conduct(lead_margin_steps=0.5)
+    )
+    events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(demand))]
+    events += [(0.0, seen(name)) for name in "abc"]  # 1.5 times what is needed
+    events += [(3600.0, WorkerGone(name, "preempted")) for name in "abc"]
+    done = Replay(Replanner(SETTINGS), start_s=600.0, solve=all_on).run(iter(events), 7200.0)
+    assert done.fixed_usd == pytest.approx(24.0)
+    assert done.useful_s == pytest.approx(3000.0 + 0.5 * demand.t_train_s)
+    assert done.usd_per_useful_h == pytest.approx((24.0 + 6.0) * 3600.0 / done.useful_s)
+
+
+def test_a_worker_s_true_rate_counts_where_its_measured_one_is_not_exact() -> None:
+    events: list[tuple[float, PoolEvent]] = [(0.0, DemandSeen(DEMAND)), (0.0, seen("a"))]
+    replay = Replay(Replanner(SETTINGS), start_s=0.0, solve=all_on, rate_of=lambda worker: 0.5)
+    assert replay.run(iter(events), 100.0).utilisation == pytest.approx(0.25)
