@@ -168,15 +168,15 @@ class Mischief:
             agenda.after(random.uniform(30.0, 120.0), peer.slow_down, 1.0)
 
     def _corrupt(self) -> None:
-        """Have up to four children accuse one peer of corrupt chunks, so that the coordinator quarantines it."""
+        """Have a child accuse one peer of a corrupt chunk, with a receipt, so that the coordinator quarantines it."""
         coordinator, peers = self._fleet.coordinator, self._fleet.peers
         if len(peers) < 8 or coordinator.core is None or coordinator.core.newest_version is None:
             return
         part = coordinator.core.state.relay
         culprit = next((one.peer_id for one in peers if len(part.children_of(one.peer_id)) >= 3), None)
-        for chunk, accuser in enumerate(part.children_of(culprit)[:4] if culprit else ()):
-            version = Version(coordinator.core.newest_version)
-            coordinator.apply(ev.PeerAccused(PeerId(accuser), PeerId(culprit or ""), version, chunk, "hash"))
+        if culprit is not None:
+            version, accuser = Version(coordinator.core.newest_version), part.children_of(culprit)[0]
+            coordinator.apply(ev.PeerAccused(accuser, PeerId(culprit), version, 0, "hash", b"a receipt"))
 
 
 def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpParts:

@@ -364,7 +364,7 @@ class CoordinatorCore:
         if state.late_wait.running:
             actions += rollouts.form_batch(state, now)
         actions += self._traversal.tick(now)
-        actions += self._broadcasts.replan(now) if state.members.end_demotions(now) else self._broadcasts.tick(now)
+        actions += self._broadcasts.tick(now)
         actions += self._work_requests.tick(now) + evaluating.tick(state, now) + profiling.tick(state, now)
         actions += self._activation.tick(now)
         overdue = self._stalls.overdue(now)

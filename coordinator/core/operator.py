@@ -16,7 +16,7 @@ from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollouts import drop_stale
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action, Note, SetBudget, TellActivation
+from coordinator.core.events.actions import Action, LiftQuarantine, Note, SetBudget, TellActivation
 from coordinator.core.events.operator_events import (
     BudgetChanged,
     Order,
@@ -112,6 +112,8 @@ class Operator:
         actions: list[Action] = [
             Note("enabled", order.peer_id, f"{detail}: {order.reason}" if order.reason else detail)
         ]
+        if "quarantined" in undone:
+            actions.append(LiftQuarantine(order.peer_id))
         self._activation.observe_soon(now)
         member = state.members.get(order.peer_id)
         if member is None:

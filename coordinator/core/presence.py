@@ -13,6 +13,7 @@ from coordinator.core.events.actions import (
     EndSession,
     Note,
     Penalise,
+    RecordQuarantine,
     RefuseSession,
     RevokeLeases,
     SendAnnouncement,
@@ -175,22 +176,35 @@ class Presence:
         self._state.members.changed([member.peer_id])
 
     def accused(self, event: PeerAccused, now: float) -> list[Action]:
-        """Handle a peer's report that another peer sent a corrupt chunk; it is believed only if it can be true."""
+        """Handle a peer's report that another one sent it a wrong chunk.
+
+        Only a receipt, in which the other one states so itself, costs it its reputation. A report without one may be a
+        lie of either: then only the link between the two is given up, longer each time, and plans go around it.
+        """
         accuser = self._state.members.seen(event.accuser, now)
-        culprit = self._state.members.get(event.culprit)
-        if accuser is None or culprit is None or accuser is culprit:
+        if accuser is None or event.accuser == event.culprit:
             return []
+        if event.receipt:
+            return self._convict(event, now)
         doubt = self._doubt(event, accuser)
         if doubt:
             return [Note("accusation_ignored", event.culprit, f"{event.accuser}: {doubt}")]
-        what = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}"
-        quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
-        actions: list[Action] = [
-            Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
-            Penalise(event.culprit, culprit.reputation.quarantined if quarantined else what, quarantined),
-        ]
-        if not quarantined:
-            return actions + self._broadcasts.replan(now)
+        accuser.reputation.gave_up.add(event.culprit)
+        self._state.reach.given_up.failed(event.accuser, event.culprit, now)
+        return [Note("link_given_up", event.culprit, f"{event.accuser}: {event.reason}"), *self._broadcasts.replan(now)]
+
+    def _convict(self, event: PeerAccused, now: float) -> list[Action]:
+        """Quarantine an identity that stated in a receipt that it sent a wrong chunk.
+
+        The origin is ours and is never quarantined: without it no peer could receive anything.
+        """
+        reason = f"sent a corrupt chunk: version {event.version}, index {event.chunk_index}, by its own receipt"
+        actions: list[Action] = [Note("accusation", event.culprit, f"{event.accuser}: {event.reason}")]
+        if self._state.members.reputation(event.culprit).is_origin:
+            return [*actions, Penalise(event.culprit, reason, False)]
+        if not self._state.members.quarantine(event.culprit, reason):
+            return actions
+        actions += [Penalise(event.culprit, reason, True), RecordQuarantine(event.culprit, reason, event.receipt)]
         return actions + self._take_work_from(event.culprit, now)
 
     def audited(self, event: StepFinished, now: float) -> list[Action]:
@@ -234,7 +248,10 @@ class Presence:
         return actions + self._broadcasts.replan(now) + issue(state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:
-        """Return why an accusation cannot be true or is not trusted; empty if it is believed."""
+        """Return why a report without a receipt is not followed; empty if it is."""
+        culprit = self._state.members.get(event.culprit)
+        if culprit is None or culprit.role != "peer":
+            return "the other end is no connected peer"
         chunk_count = self._state.announced.chunk_count(event.version)
         if chunk_count is None:
             return f"version {event.version} was not announced recently"
@@ -242,7 +259,13 @@ class Presence:
             return f"version {event.version} has no chunk {event.chunk_index}"
         if not self._state.relay.may_receive_from(event.accuser, event.culprit):
             return "the relay plan did not assign it that source"
-        return "the accuser is quarantined" if accuser.reputation.quarantined else ""
+        if accuser.reputation.quarantined:
+            return "the accuser is quarantined"
+        accuser.reputation.gave_up &= self._state.reach.given_up.of(event.accuser)
+        peers = sum(one.role == "peer" for one in self._state.members)
+        if 2 * len(accuser.reputation.gave_up | {event.culprit}) > peers:
+            return "it gave up half of the peers already"  # else the origin alone would have to send it everything
+        return ""
 
 
 def _drop_uploads(state: CoreState, peer_id: PeerId) -> list[Action]:

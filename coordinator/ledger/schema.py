@@ -283,8 +283,21 @@ _CLAIMS = "CREATE INDEX claims_of_identity ON invite_claims (peer_id);"
 #: BLAKE3 of each rollout's body, 16 bytes; null: stored by a release without it.
 _CHECKSUMS = "ALTER TABLE rollouts ADD COLUMN body_blake3 BLOB;"
 
+#: Identities that receipts of their own convict. They stay so until the operator enables them.
+_QUARANTINES = """
+CREATE TABLE quarantines (
+    peer_id TEXT PRIMARY KEY,
+    reason TEXT NOT NULL,
+    receipt BLOB NOT NULL,                   -- rollcast.v1.Signed of a ChunkReceipt
+    quarantined_unix_s REAL NOT NULL DEFAULT <now>
+) STRICT, WITHOUT ROWID;
+""".replace("<now>", NOW_UNIX_S)
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
-MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES, _CLAIMS, _CHECKSUMS)
+MIGRATIONS: tuple[str, ...] = (
+    *(_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES),
+    *(_CLAIMS, _CHECKSUMS, _QUARANTINES),
+)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:

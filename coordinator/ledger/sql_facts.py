@@ -6,9 +6,10 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 
+from coordinator.core.events.actions import RecordQuarantine
 from coordinator.ledger.store import StoredVersion
 from rollcast.runtime.errors import StoreError
-from rollcast.wire.ids import Step, Version
+from rollcast.wire.ids import PeerId, Step, Version
 
 
 def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> bool:
@@ -44,6 +45,22 @@ def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[S
         (count,),
     )
     return [StoredVersion(*row) for row in rows]
+
+
+def insert_quarantine(connection: sqlite3.Connection, action: RecordQuarantine) -> None:
+    connection.execute(
+        "INSERT INTO quarantines (peer_id, reason, receipt) VALUES (?, ?, ?) ON CONFLICT (peer_id) DO NOTHING",
+        (action.peer_id, action.reason, action.receipt),
+    )
+
+
+def delete_quarantine(connection: sqlite3.Connection, peer_id: PeerId) -> None:
+    connection.execute("DELETE FROM quarantines WHERE peer_id = ?", (peer_id,))
+
+
+def select_quarantines(connection: sqlite3.Connection) -> list[RecordQuarantine]:
+    rows = connection.execute("SELECT peer_id, reason, receipt FROM quarantines ORDER BY peer_id")
+    return [RecordQuarantine(PeerId(peer_id), reason, receipt) for peer_id, reason, receipt in rows]
 
 
 def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:

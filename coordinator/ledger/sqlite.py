@@ -23,6 +23,7 @@ from coordinator.core.events.actions import (
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    RecordQuarantine,
     StoreRollout,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
@@ -151,6 +152,15 @@ class Ledger(CompactingStore):
 
     def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
         return self._thread.submit(sql.select_epochs)
+
+    def record_quarantine(self, action: RecordQuarantine) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: facts.insert_quarantine(connection, action))
+
+    def lift_quarantine(self, peer_id: PeerId) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: facts.delete_quarantine(connection, peer_id))
+
+    def quarantines(self) -> asyncio.Future[list[RecordQuarantine]]:
+        return self._thread.submit(facts.select_quarantines)
 
     def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_batch(connection, action))

@@ -18,6 +18,7 @@ from coordinator.core.events.actions import (
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    RecordQuarantine,
     StoreRollout,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
@@ -196,6 +197,18 @@ class RunStore(Protocol):
 
     def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
         """Return every recorded epoch, oldest first; a run's first epoch, 0, is not recorded."""
+        ...
+
+    def record_quarantine(self, action: RecordQuarantine) -> asyncio.Future[None]:
+        """Record an identity's quarantine; a later one of the same identity changes nothing."""
+        ...
+
+    def lift_quarantine(self, peer_id: PeerId) -> asyncio.Future[None]:
+        """Delete the record of an identity's quarantine, if there is one."""
+        ...
+
+    def quarantines(self) -> asyncio.Future[list[RecordQuarantine]]:
+        """Return every recorded quarantine, in the order of the identities."""
         ...
 
     def batch_size(self, step: Step) -> asyncio.Future[int]:

@@ -146,6 +146,7 @@ async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restore
         trained=counts.trained,
         dropped=counts.dropped,
         trained_ages=await ledger.trained_ages(),
+        quarantined={one.peer_id: one.reason for one in await ledger.quarantines()},
         elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
         age_split=json.loads(await ledger.get_meta(AGE_SPLIT) or "{}"),
         groups=tuple(await ledger.open_groups()),

@@ -20,7 +20,6 @@ from coordinator.core.events.events import (
     IdentityNoticed,
     LeasesReturned,
     PartialReceived,
-    PeerAccused,
     PeerJoined,
     PeerLeft,
     VersionHeld,
@@ -29,6 +28,7 @@ from coordinator.core.events.events import (
 from coordinator.join import JoinDesk
 from coordinator.ledger.store import RunStore
 from coordinator.rpc.access import caller_of
+from coordinator.rpc.accusations import accused_event
 from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
 from coordinator.rpc.heartbeats import facts_of
 from coordinator.rpc.reach_messages import reach_event_of
@@ -40,7 +40,7 @@ from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastEr
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.identity.certificates import Caller
-from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
 from rollcast.wire.rollouts import AtVersionSwap, partial_from_pb, received_rollout
@@ -195,6 +195,15 @@ class PeerCalls:
                     return
                 if message.WhichOneof("body") == "certificate_request":
                     await self._renew(caller, channel, message.certificate_request.csr_pem)
+                elif message.WhichOneof("body") == "accusation":
+                    self._shell.apply(
+                        await accused_event(
+                            caller.peer_id,
+                            message.accusation,
+                            run_id=RunId(self._welcome.run_id),
+                            ledger=self._ledger,
+                        )
+                    )
                 else:
                     self._shell.apply(event_of(caller.peer_id, message))
             channel.end("the peer closed the connection")
@@ -311,12 +320,6 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
             return LeasesReturned(peer_id, lease_ids, text(returned.reason))
         case "partial_rollout":
             return PartialReceived(peer_id, partial_from_pb(message.partial_rollout))
-        case "accusation":
-            accusation = message.accusation
-            if len(accusation.culprit_peer_id) > limits.PEER_ID_LENGTH_MAX:
-                raise MalformedMessage("an accusation names no peer")
-            culprit, version = PeerId(accusation.culprit_peer_id), Version(counter(accusation.version))
-            return PeerAccused(peer_id, culprit, version, accusation.chunk_index, text(accusation.reason))
         case kind:
             if (event := reach_event_of(peer_id, message)) is not None:
                 return event

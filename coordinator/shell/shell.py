@@ -23,6 +23,7 @@ from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     FailRun,
+    LiftQuarantine,
     Note,
     Penalise,
     PlanActivation,
@@ -30,6 +31,7 @@ from coordinator.core.events.actions import (
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    RecordQuarantine,
     ScoreEvaluation,
     ScoreRollout,
     SendAnnouncement,
@@ -352,6 +354,10 @@ class Shell:
                 self.batches.recording(action.step)
             case RecordEpoch():
                 self._async.when_durable(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
+            case RecordQuarantine():
+                self._async.when_durable(self._ledger.record_quarantine(action))
+            case LiftQuarantine(peer_id):
+                self._async.when_durable(self._ledger.lift_quarantine(peer_id))
             case Penalise():
                 self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():

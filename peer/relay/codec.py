@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from peer.links.neighbours import MIRROR_ROLE, EncodingKey, Neighbour
-from peer.relay.core.actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
+from peer.relay.core.actions import SendCancel, SendCredit, SendHave, SendRequest, SendWant
 from peer.relay.core.events import (
     CancelReceived,
     CreditReceived,
@@ -83,14 +83,9 @@ def plan_of(plan: pb.RelayPlan) -> PlanChanged:
     )
 
 
-def accusation_of(action: Accuse) -> pb.Accusation:
-    """Return the report on a peer that sent wrong bytes, for the coordinator."""
-    return pb.Accusation(
-        culprit_peer_id=action.peer_id, version=action.version, chunk_index=action.index, reason=action.reason
-    )
-
-
-def key_of(message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList) -> EncodingKey:
+def key_of(
+    message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList | pb.ReceiptRequest,
+) -> EncodingKey:
     """Return the encoding that a message names."""
     return EncodingKey(Version(message.version), EncodingId(message.encoding_id))
 

@@ -56,11 +56,17 @@ class RelayLink:
         self.closed_by_us = False
         self._owner = owner
         self._under_way_bytes = 0
+        self._gave_receipt = False
         self._announcements = TokenBucket(_ANNOUNCEMENTS_PER_S, _ANNOUNCEMENTS_AT_ONCE)
 
     def may_announce(self, now: float) -> bool:
         """Count an announcement; return False if there were too many, because each costs a millisecond to verify."""
         return self._announcements.take(1, now) <= 0.0
+
+    def may_ask_for_receipt(self) -> bool:
+        """Return whether the other end has not asked for a receipt before."""
+        first, self._gave_receipt = not self._gave_receipt, True
+        return first
 
     def send_chunk(self, key: tuple[int, int], index: int, payload: BytesLike, stripe: StripeId) -> None:
         """Send one chunk; ``LinkOwner.sent`` follows once the socket has room again."""

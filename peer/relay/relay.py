@@ -20,7 +20,8 @@ from peer.links.uplink_probe import Prober
 from peer.mirrors.http_ranges import shown
 from peer.mirrors.publish import mirror_folder_of
 from peer.mirrors.transport import MirrorTransport, own_mirrors
-from peer.relay.codec import accusation_of, event_of, key_of, plan_of
+from peer.relay.accusations import Accusations
+from peer.relay.codec import event_of, key_of, plan_of
 from peer.relay.core import actions as acts
 from peer.relay.core.catch_up import spared
 from peer.relay.core.core import RelayCore
@@ -67,7 +68,8 @@ class Relay:
     Make it inside a running event loop.
 
     Args:
-        credentials: this process's certificate of the run CA; ``identity`` is its key, which libp2p needs.
+        credentials: this process's certificate of the run CA; ``identity`` is its key, which signs receipts and which
+            libp2p needs.
         store: the store of versions; no other component writes to it.
         learner_public_key: 32 bytes; only what this key signed is received.
         on_complete: called on the event loop when an announced version's state is verified; also for one that the
@@ -90,13 +92,12 @@ class Relay:
         on_accuse: OnAccuse,
         on_give_up: OnGiveUp,
         coordinator_host: Callable[[], str],
-        identity: Identity | None = None,
+        identity: Identity,
     ) -> None:
         self.role = role = config.role
         self._mirrors = own_mirrors(config.mirror)
         self._run_id = run_id
         self._learner_public_key = learner_public_key
-        self._on_accuse = on_accuse
         self._on_give_up = on_give_up
         self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s, random.random()))
         self._versions = RelayVersions(
@@ -119,6 +120,7 @@ class Relay:
         self._links: dict[LinkId, RelayLink] = {}
         self._background = Background("relay task failed")
         self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._background.spawn)
+        self._accusations = Accusations(run_id, identity, self._versions, self._sending.read, on_accuse)
         self._upgrading = Upgrading(self.transports, self, random.SystemRandom())
         self._last_link = 0
         self._chunk_bytes_sent = 0
@@ -348,6 +350,7 @@ class Relay:
         if self._links.pop(link.link_id, None) is not None:
             log.info("link down", peer=link.link.peer_id, reason=reason)
             self._versions.link_lost(link.link_id)
+            self._accusations.link_lost(link.link_id)
             self._handle(LinkDown(link.link_id, reason, random.random()))
             if self.watcher is not None:
                 self.watcher.unlinked(link.link)
@@ -358,6 +361,10 @@ class Relay:
                 self._on_announcement(link, message.announcement)
             case "chunk_list":
                 self._versions.list_received(link.link_id, key_of(message.chunk_list), message.chunk_list.hashes)
+            case "receipt_request":
+                self._background.spawn(self._accusations.give_receipt(link, message.receipt_request))
+            case "receipt":
+                self._accusations.receipt_received(link.link_id, message.receipt)
             case "peer_records":
                 if self.watcher is not None:
                     self.watcher.records_received(link.link, message.peer_records)
@@ -398,8 +405,7 @@ class Relay:
                 if link in self._links:
                     self._links[link].close(reason)
             case acts.Accuse():
-                log.warning("peer accused", culprit=action.peer_id, version=action.version, reason=action.reason)
-                self._on_accuse(accusation_of(action))
+                self._background.spawn(self._accusations.accuse(action, self._links.get(action.link)))
             case acts.GiveUp(version=version, reason=reason, fix=fix):
                 what = f"cannot store version {version}, after several tries"
                 self._on_give_up(StoreError(what, cause=reason, fix=fix))

@@ -21,7 +21,7 @@ from peer.relay.core.actions import (
 from peer.relay.core.events import ChunkSent, LinkId
 from peer.relay.link import RelayLink
 from peer.relay.versions import RelayVersions
-from rollcast.wire.ids import Version
+from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
@@ -82,7 +82,7 @@ class RelaySending:
             self._payload(action, payload)
 
     async def _from_disk(self, action: SendChunk) -> None:
-        payload = await self._versions.worker.read(action.key, action.index)
+        payload = await self.read(action.key, action.index)
         if payload is None:
             self._sent(ChunkSent(action.link))
         else:
@@ -92,6 +92,11 @@ class RelaySending:
         link = self._links.get(action.link)
         if link is not None:
             link.send_chunk((action.key.version, action.key.encoding_id), action.index, payload, action.stripe)
+
+    async def read(self, key: EncodingKey, index: ChunkIndex) -> BytesLike | None:
+        """Return the bytes that this process sends as a chunk; None if it does not hold them."""
+        payload = self._versions.chunk(key, index)
+        return payload if payload is not None else await self._versions.worker.read(key, index)
 
     def _announcement(self, link: LinkId, version: Version) -> None:
         announcement = self._versions.announcement(version)

@@ -45,7 +45,7 @@ from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.links.frames import ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
-from rollcast.wire.versions.chunks import BytesLike, check_chunk
+from rollcast.wire.versions.chunks import BytesLike, blake3_hash, check_chunk
 from rollcast.wire.versions.records import KEYFRAME_ID, VerifiedVersion
 from rollcast.wire.versions.stored_encoding import StoredEncoding
 
@@ -218,7 +218,7 @@ class RelayVersions:
         try:
             check_chunk(hashes, action.index, payload)
         except CorruptChunk:
-            self._handle(ChunkCorrupt(action.link, action.key, action.index))
+            self._handle(ChunkCorrupt(action.link, action.key, action.index, blake3_hash(payload)))
             return
         self.worker.write(action.key, action.index, payload)
         self._handle(ChunkVerified(action.link, action.key, action.index, action.stripe, len(payload)))

@@ -26,6 +26,7 @@ from rollcast.sim.operator import Operator
 from rollcast.sim.settings import EngineSettings, FleetSettings
 from rollcast.sim.versions import Signer
 from rollcast.sim.world import Ground
+from rollcast.wire.ids import PeerId
 
 RESTART_S = 1.0  # seconds from the end of a process to its next start, unless a fault sets another time
 
@@ -57,6 +58,7 @@ class Fleet:
         self.learner = LearnerNode(ground, self.coordinator, self.origin)
         self.fluid = FluidBroadcast(ground, self.origin)
         self._hosts: dict[str, RelayHost] = {}
+        self._victim = PeerId("")  # whom all hostile peers accuse
         if settings.receiving == "chunks":
             origin, hosts = self.origin, self._hosts
             origin.relay = Relay(
@@ -122,27 +124,28 @@ class Fleet:
     # ---------------------------------------------------------------- bad peers
 
     def corrupt(self, number: int, share: float) -> None:
-        """Make a peer relay wrong bytes from now on, in this share of its chunks; at most a quarter of peers does."""
+        """Make a peer relay wrong bytes from now on, in this share of its chunks.
+
+        Every second such peer states in its receipts what it sent, as a machine with bad memory does; others deny it.
+        """
         peer = self.peers[number]
         if isinstance(peer.receiver, ChunkReceiver) and self._may_lie(peer.name):
             self.ground.oracle.ledger.liars.add(peer.name)
             peer.receiver.relay.lies = share
+            if number % 2:
+                peer.receiver.relay.receipt = b"a receipt"
 
     def turn_hostile(self, number: int) -> None:
-        """Make a peer upload invalid rollouts and accuse others from now on.
-
-        Fewer peers turn hostile than a quarantine needs accusers: together they could otherwise quarantine honest
-        peers, and the judge would report I9.
-        """
+        """Make a peer upload invalid rollouts and accuse others from now on, mostly the victim of all such peers."""
         peer = self.peers[number]
-        hostile = sum(one.hostile for one in self.peers)
-        if hostile + 1 < self.settings.quarantine_accusers and self._may_lie(peer.name):
+        if self._may_lie(peer.name):
             self.ground.oracle.ledger.liars.add(peer.name)
-            peer.hostile = True
+            self._victim = self._victim or PeerId(self.name_of((number + 1) % len(self.peers)))
+            peer.hostile, peer.victim = True, self._victim
 
     def _may_lie(self, name: str) -> bool:
         liars = self.ground.oracle.ledger.liars
-        return name in liars or 4 * (len(liars) + 1) <= len(self.peers)
+        return name in liars or len(liars) + 1 <= self.settings.liars_share_max * len(self.peers)
 
     def _new_peer(self, number: int, engine: EngineSettings) -> PeerNode:
         name, line = self.name_of(number), self.settings.lines[number % len(self.settings.lines)]

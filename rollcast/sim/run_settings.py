@@ -43,10 +43,7 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
         duplicate_share=settings.duplicate_share,
         partial_tokens_max=settings.partial_tokens_max,
         evaluation_share=settings.evaluation_share,
-        demotion_s=settings.demotion_s,
         dial_backs=DialBackSettings(enabled=False),  # the network is simulated: there is nothing to dial
-        quarantine_chunks=settings.quarantine_chunks,
-        quarantine_accusers=settings.quarantine_accusers,
         heartbeat_timeout_s=settings.heartbeat_timeout_s,
         no_peer_timeout_s=math.inf,
         start_timeout_s=math.inf,

@@ -91,9 +91,7 @@ class FleetSettings:
     prefetch_batches: float = 2.0
     prefetch_s: float = 3.0
     reconnect_grace_s: float = 3.0
-    demotion_s: float = 20.0
-    quarantine_chunks: int = 3
-    quarantine_accusers: int = 2
+    liars_share_max: float = 0.25  # of the peers, which relay wrong bytes or are hostile
     scoring_queue_max: int = 256
     finished_attempts_kept: int = 65536
     # times

@@ -128,6 +128,8 @@ PEER_ADDRESS_LENGTH_MAX = 256
 """Characters of one peer address; the address of a circuit has some 140."""
 PEER_MESSAGE_BYTES_MAX = 256 << 10
 """Bytes of one message of a peer's session: an honest one has some KiB, and parsing multiplies its memory."""
+RECEIPT_BYTES_MAX = 1 << 10
+"""A signed receipt for one chunk, in bytes."""
 PEER_RECORD_BYTES_MAX = 4 << 10
 """Bytes of one signed peer record: a few addresses, a key and a signature."""
 

@@ -26,7 +26,7 @@ QUICK = {
     "no-fencing": "I6",
     "form-not-checked": "I7",
     "finished-attempts-for-ever": "I8",
-    "quarantined-on-one-word": "I9",
+    "accused-without-a-receipt": "I9",
     "scoring-queue-leaks": "I10",
     "drop-counted-twice": "I11",
     "announced-before-pushed": "I12",

@@ -37,6 +37,19 @@ def test_faults_break_no_invariant_and_steps_continue(seed: int) -> None:
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("seed", [2, 3])
+def test_most_of_a_fleet_cannot_frame_a_peer(seed: int) -> None:
+    """Liars that together accuse one honest peer cost it no reputation (I9), and versions still reach all (I10)."""
+    fleet = replace(standard(seed), liars_share_max=0.6)
+    outcome = clean(simulate(fleet, seed, seconds=60.0, faults=("hostile-peer",), gap_s=2.0))
+    assert outcome.faults["hostile-peer"] > 0.6 * fleet.peers
+    assert outcome.steps > 5
+    with planted(next(one for one in MUTANTS if one.name == "accused-without-a-receipt")):
+        found = simulate(fleet, seed, seconds=60.0, faults=("hostile-peer",), gap_s=2.0).violations
+    assert {one.rule for one in found} == {"I9"}
+
+
+@pytest.mark.sim
 def test_a_fleet_on_the_time_scale_of_real_runs_keeps_its_learner_busy() -> None:
     outcome = clean(simulate(realistic(16), 1, seconds=3600.0))
     assert outcome.utilisation > 0.7

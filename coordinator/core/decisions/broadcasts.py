@@ -67,7 +67,7 @@ class Broadcasts:
 
     def tick(self, now: float) -> list[Action]:
         """Plan again if that is due; otherwise have a peer measure its uplink if that is needed."""
-        if now >= self._due_at:
+        if self._state.reach.given_up.tick(now) or now >= self._due_at:
             return self.replan(now)
         return self._probe(now)
 
@@ -106,6 +106,7 @@ class Broadcasts:
             local_address=reach.local_address,
             scope=reach.scope,
             home=scope_of(reach.host),
+            given_up=self._state.reach.given_up.of(member.peer_id),
         )
 
     # ---------------------------------------------------------------- probes

@@ -81,13 +81,6 @@ class CoreSettings:
     """With no call from a learner that has called before for this long the run fails with RC201."""
     scoring_queue_max: int = 4096
     """The most rollouts received and not yet scored; beyond it uploads are answered `busy`."""
-    demotion_s: float = 60.0
-    """A peer accused of a corrupt chunk relays to no other peer for this long."""
-    quarantine_chunks: int = 3
-    """Distinct corrupt chunks after which their sender is quarantined."""
-    quarantine_accusers: int = 2
-    """Distinct peers that must have accused it by then; where fewer than three peers may work, and did for as long as
-    a demotion lasts, one is enough."""
     prompts_ahead_max: int = 256
     """The most problems sampled ahead of need: bounds memory, and what is sampled again after a crash."""
     plan_shape: PlanShape = field(default_factory=PlanShape)

@@ -47,13 +47,7 @@ class CoreState:
         restored = restored or Restored()
         self.settings = settings
         self.restored_groups = restored.groups  # until Started brings the time
-        self.members = Members(
-            heartbeat_timeout_s=settings.heartbeat_timeout_s,
-            demotion_s=settings.demotion_s,
-            quarantine_chunks=settings.quarantine_chunks,
-            quarantine_accusers=settings.quarantine_accusers,
-            taken_over=restored.incarnation > 1,
-        )
+        self.members = Members(heartbeat_timeout_s=settings.heartbeat_timeout_s, quarantined=restored.quarantined)
         self.book = LeaseBook(
             run_seed=settings.seed,
             samples_per_group=settings.samples_per_group,

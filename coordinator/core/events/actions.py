@@ -309,6 +309,22 @@ class RecordEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordQuarantine:
+    """Record durably that an identity is quarantined, with the receipt (a serialized pb.Signed) that convicted it."""
+
+    peer_id: PeerId
+    reason: str
+    receipt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LiftQuarantine:
+    """Delete the record of an identity's quarantine: the operator enabled it."""
+
+    peer_id: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerEpoch:
     """Answer the learner's request for an epoch, which is recorded: training continues at ``step``."""
 
@@ -379,6 +395,8 @@ Action = (
     | RecordBatch
     | ServeBatch
     | RecordEpoch
+    | RecordQuarantine
+    | LiftQuarantine
     | AnswerEpoch
     | Penalise
     | Note

@@ -167,13 +167,18 @@ class LeasesReturned:
 
 @dataclass(frozen=True, slots=True)
 class PeerAccused:
-    """A peer reports that another one sent it a chunk that does not match its signed hash."""
+    """A peer reports that another one sent it a chunk that does not match its signed hash.
+
+    ``receipt``: the culprit's signed statement that proves it, as a serialized pb.Signed, whose maker has verified it
+    against the signed chunk list; empty if the report is the accuser's word alone.
+    """
 
     accuser: PeerId
     culprit: PeerId
     version: Version
     chunk_index: int
     reason: str
+    receipt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

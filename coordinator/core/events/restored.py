@@ -71,6 +71,7 @@ class Restored:
     trained: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
+    quarantined: Mapping[PeerId, str] = field(default_factory=dict)  # by receipts: identities, with the reason
     elapsed_s: float = 0.0  # seconds for which earlier coordinators ran
     age_split: Mapping[str, float] = field(
         default_factory=dict

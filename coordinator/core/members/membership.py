@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -17,9 +17,7 @@ from rollcast.wire.ids import PeerId, Version
 
 _REPUTATIONS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # members that the operator still sees until they return or others leave
-_PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be no other peer that could accuse
 _RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # it is about to leave, or its owner needs the machine
-_ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 
 @dataclass(slots=True)
@@ -28,10 +26,8 @@ class Reputation:
 
     accepted: int = 0
     dropped: int = 0
-    accused_chunks: set[tuple[Version, int]] = field(default_factory=set)
-    accusers: set[PeerId] = field(default_factory=set)
-    demoted: str = ""  # why it may not relay for a while; empty if it may
-    demoted_until: float = 0.0  # on the core's clock
+    is_origin: bool = False  # whether it joined as the origin
+    gave_up: set[PeerId] = field(default_factory=set)  # peers whose links it gave up by its word alone
     quarantined: str = ""  # why it is quarantined; empty if it is not
     returns: int = 0  # how often it returned leases since a rollout of it was accepted
     resting: str = ""  # why it gets no work for a while; empty if it may
@@ -108,18 +104,17 @@ class Member:
         reported = self.facts.reason if self.facts is not None else ""
         if self.reputation.kept_out:
             return self.reputation.kept_out
-        demoted = f"does not relay for now: {self.reputation.demoted}" if self.reputation.demoted else ""
         reputation = self.reputation
         if reputation.switched_off and self.facts is not None and self.facts.state == "standby":
             reported = ""  # the member repeats the reason that it was sent
         activation = reputation.switched_off or reputation.switched
-        return "; ".join(part for part in (activation, reported, demoted, reputation.resting) if part)
+        return "; ".join(part for part in (activation, reported, reputation.resting) if part)
 
     @property
     def may_relay(self) -> bool:
         """Whether the member may be assigned children to send chunks to."""
         reputation = self.reputation
-        if reputation.kept_out or reputation.demoted or reputation.drained:
+        if reputation.kept_out or reputation.drained:
             return False
         if self.facts is None:
             return True
@@ -171,25 +166,11 @@ class Departed:
 class Members:
     """Keeps the members in the order they joined."""
 
-    def __init__(
-        self,
-        *,
-        heartbeat_timeout_s: float,
-        demotion_s: float,
-        quarantine_chunks: int,
-        quarantine_accusers: int,
-        taken_over: bool = False,
-    ) -> None:
-        """Start without members. ``taken_over``: whether this is a restart, after which members may yet reconnect."""
+    def __init__(self, *, heartbeat_timeout_s: float, quarantined: Mapping[PeerId, str] | None = None) -> None:
+        """Start without members. ``quarantined``: identities that are quarantined from the start, with the reason."""
         self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._demotion_s = demotion_s
-        self._taken_over = taken_over
-        self._company_at = float("-inf")  # when enough peers for a second accuser were last connected
-        self._quarantine_chunks = quarantine_chunks
-        self._quarantine_accusers = quarantine_accusers
         self._members: dict[PeerId, Member] = {}
         self._by_last_seen: OrderedDict[PeerId, Member] = OrderedDict()  # longest silent first
-        self._demoted: set[PeerId] = set()
         self._changed: dict[PeerId, None] = {}
         self._departed: dict[PeerId, Departed] = {}
         self._reputations: dict[PeerId, Reputation] = {}
@@ -206,6 +187,8 @@ class Members:
         self._lost: dict[PeerId, None] = {}
         self.trial_line: dict[PeerId, None] = {}
         """Newcomers that wait until other newcomers of their invites delivered, in order."""
+        for peer_id, reason in (quarantined or {}).items():
+            self.quarantine(peer_id, reason)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -219,8 +202,6 @@ class Members:
     def join(self, event: PeerJoined, now: float) -> Member:
         """Add a member; it must not be one already."""
         self._joins += 1
-        if self._taken_over and self._joins == 1:
-            self._company_at = now
         member = Member(
             peer_id=event.peer_id,
             role=event.role,
@@ -245,6 +226,7 @@ class Members:
         self._changed[event.peer_id] = None
         self._departed.pop(event.peer_id, None)
         if member.role == "origin":
+            member.reputation.is_origin = True
             self._origins[event.peer_id] = member
             self.origin = self.origin or member
         self.worker_count += _counts(member)
@@ -252,15 +234,12 @@ class Members:
             self._invites[member.invite] += 1
         self._note_work(event.peer_id)
         member.reputation.name = event.name
-        if member.reputation.demoted:
-            self._demoted.add(event.peer_id)
         return member
 
     def leave(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:
         """Remove a member; it is shown among the departed for a while."""
         member = self._members.pop(peer_id)
         del self._by_last_seen[peer_id]
-        self._demoted.discard(peer_id)
         self.shares.leave(peer_id)
         if self._origins.pop(peer_id, None) is not None:
             self.origin = next(iter(self._origins.values()), None)
@@ -388,31 +367,6 @@ class Members:
             found.append(member)
         return found
 
-    def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int], now: float) -> bool:
-        """Count one corrupt chunk against a member. Returns whether this accusation quarantines it.
-
-        Until it is quarantined each accusation demotes it for a while: it continues to work but does not relay, so that
-        one lost bit costs little and a broken relay is detected chunk by chunk. If there are enough peers, one accuser
-        alone cannot quarantine another peer (I9). The origin is ours and is never demoted or quarantined: without it no
-        peer could receive anything.
-        """
-        reputation = culprit.reputation
-        if len(reputation.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
-            reputation.accused_chunks.add(chunk)
-            reputation.accusers.add(accuser)
-        if culprit.role == "origin" or reputation.quarantined:
-            return False
-        reputation.demoted, reputation.demoted_until = "sent a corrupt chunk", now + self._demotion_s
-        self._demoted.add(culprit.peer_id)
-        self._note_company(now)
-        # Where other peers were here a moment ago, one liar must not profit from their absence.
-        alone = now - self._company_at >= self._demotion_s
-        accusers_needed = 1 if alone else self._quarantine_accusers
-        if len(reputation.accused_chunks) < self._quarantine_chunks or len(reputation.accusers) < accusers_needed:
-            return False
-        count = len(reputation.accused_chunks)
-        return self.quarantine(culprit.peer_id, f"sent {count} corrupt {'chunk' if count == 1 else 'chunks'}")
-
     def quarantine(self, peer_id: PeerId, reason: str) -> bool:
         """Quarantine an identity, whether it is here or not. Returns False if it was quarantined already."""
         reputation, member = self.reputation(peer_id), self._members.get(peer_id)
@@ -461,8 +415,6 @@ class Members:
         if member is not None:
             counted = _counts(member)
         reputation.drained = reputation.banned = reputation.quarantined = ""
-        reputation.accused_chunks.clear()
-        reputation.accusers.clear()
         if member is not None:
             self.worker_count += _counts(member) - counted
             self._changed[peer_id] = None
@@ -471,20 +423,6 @@ class Members:
     def has_role(self, role: str) -> bool:
         """Whether a member of this role is connected, quarantined or not."""
         return any(member.role == role for member in self)
-
-    def end_demotions(self, now: float) -> bool:
-        """Let members relay again once their demotion is over. Returns whether there were any."""
-        self._note_company(now)
-        members = [self._members[peer_id] for peer_id in self._demoted]
-        over = [one for one in members if now >= one.reputation.demoted_until]
-        for member in over:
-            member.reputation.demoted = ""
-            self._demoted.discard(member.peer_id)
-        return bool(over)
-
-    def _note_company(self, now: float) -> None:
-        if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER:
-            self._company_at = now
 
 
 def _counts(member: Member) -> bool:

@@ -125,6 +125,8 @@ class ReachBook:
         self._absent: OrderedDict[PeerId, Reach] = OrderedDict()  # the peer that left longest ago first
         self.failures = FailedPairs()
         """Pairs between which no hole could be punched lately."""
+        self.given_up = FailedPairs()
+        """Pairs of which one end found a chunk of the other wrong, and had no receipt that proves it."""
         self.punches = PunchFigures()
         self.dial_backs = DialBackFigures()
         self.records = 0

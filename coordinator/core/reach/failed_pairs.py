@@ -1,4 +1,7 @@
-"""Keep the pairs of members between which a hole punch failed; they pause for a while, longer each time. Pure."""
+"""Keep the pairs of members between which something failed; they pause for a while, longer each time. Pure.
+
+There is one book for hole punches, and one for links that were given up because of wrong chunks.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class FailedPairs:
         self._next_end = float("inf")
 
     def of(self, peer_id: PeerId) -> frozenset[PeerId]:
-        """Return the peers to which no hole from this member is planned."""
+        """Return the peers with which this member pauses."""
         return self._resting.get(peer_id, _NO_PEERS)
 
     def pause_left_s(self, one: PeerId, other: PeerId, now: float) -> float:
@@ -39,7 +42,7 @@ class FailedPairs:
         return 0.0 if failure is None else max(0.0, failure.until - now)
 
     def failed(self, one: PeerId, other: PeerId, now: float) -> None:
-        """Note that a punch of this pair failed."""
+        """Note that a punch or link of this pair failed."""
         pair = pair_of(one, other)
         before = self._failures.pop(pair, None)
         if before is not None and before.until > now:  # the same failure, reported by the other end

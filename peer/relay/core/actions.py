@@ -174,12 +174,17 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Report a peer that sent wrong bytes to the coordinator."""
+    """Report a peer that sent wrong bytes to the coordinator, with its receipt if it gives one, and close the link.
 
+    ``chunk_hash``: BLAKE3 of what came as a chunk; empty if it was no chunk.
+    """
+
+    link: LinkId
     peer_id: PeerId
-    version: Version
+    key: EncodingKey
     index: ChunkIndex
     reason: str
+    chunk_hash: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,11 +249,12 @@ class ChunkVerified:
 
 @dataclass(frozen=True, slots=True)
 class ChunkCorrupt:
-    """A Verify failed: the bytes do not hash to the list and were discarded."""
+    """A Verify failed: the bytes, whose hash is ``chunk_hash``, are not those of the list and were discarded."""
 
     link: LinkId
     key: EncodingKey
     index: ChunkIndex
+    chunk_hash: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,8 @@ def chunk_corrupt(state: RelayState, event: ChunkCorrupt, now: float) -> None:
     state.counters.chunks_rejected += 1
     link = state.links.get(event.link)
     if link is not None:
-        link_loss.punish(state, link, event.key, event.index, "chunk does not match its signed hash", now)
+        why = "chunk does not match its signed hash"
+        link_loss.punish(state, link, event.key, event.index, why, now, event.chunk_hash)
 
 
 def _pass_on(

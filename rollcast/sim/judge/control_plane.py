@@ -14,6 +14,7 @@ from typing import Any
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events import actions as act
 from coordinator.core.events import events as ev
+from coordinator.core.events.operator_events import PeerEnabled
 from coordinator.core.events.restored import Restored
 from rollcast.sim.engine import STOP_TOKEN, tokens_of
 from rollcast.sim.judge.verdicts import Verdicts
@@ -64,6 +65,7 @@ class LedgerJudge:
         self.served = 0  # the batches of all steps below were served to the learner
         self.trained_before: dict[int, int] = {0: 0}  # by step: rollouts in the batches of the steps below it
         self.liars: set[str] = set()
+        self._quarantined: set[str] = set()  # identities whose quarantine is durable
         self._last_lease = self._last_rollout = 0
         self._scored: set[int] = set()
         self._prompts: dict[int, str] = {}
@@ -89,6 +91,7 @@ class LedgerJudge:
             ev.RolloutScored: self._was_scored,
             ev.BatchRecorded: self._batch_recorded,
             ev.VersionAnnounced: self._announced,
+            PeerEnabled: self._enabled,
         }
 
     # ---------------------------------------------------------------- observations
@@ -240,6 +243,8 @@ class LedgerJudge:
         self._verdicts.trace.add(self._now, "issued", action.lease_id, slot, action.peer_id)
 
     def _leases(self, action: act.SendLeases) -> None:
+        if action.peer_id in self._quarantined:
+            self._blame("I9", f"{action.peer_id} is quarantined and gets work", action.peer_id)
         for lease in action.leases:
             if lease.kind == "evaluation":  # those have a judge of their own
                 continue
@@ -375,11 +380,16 @@ class LedgerJudge:
         self.recorded = max(self.recorded, action.step_to)
 
     def _penalise(self, action: act.Penalise) -> None:
-        # An accusation alone may be a lie, and at most demotes for a while.
-        accused = not action.quarantined and action.reason.startswith("sent ")
-        if action.peer_id not in self.liars and not accused:
+        if action.peer_id not in self.liars:
             what = "quarantined" if action.quarantined else "penalised"
             self._blame("I9", f"honest {action.peer_id} is {what}: {action.reason}", action.peer_id)
+
+    def quarantine_recorded(self, peer_id: PeerId) -> None:
+        """Note that an identity's quarantine is durable, which a restart must not undo."""
+        self._quarantined.add(peer_id)
+
+    def _enabled(self, event: PeerEnabled) -> None:
+        self._quarantined.discard(event.peer_id)
 
     def _blame(self, rule: str, what: str, subject: object = None) -> None:
         self._verdicts.blame(rule, what, self._now, subject)

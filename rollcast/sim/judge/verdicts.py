@@ -18,7 +18,7 @@ RULES = {
     "I6": "at most two live attempts a slot, each fenced; a late result counts only if the slot is empty",
     "I7": "no part of a submission that failed its check is stored or trained",
     "I8": "memory and disk of each process are bounded",
-    "I9": "no honest peer is penalised or quarantined",
+    "I9": "no honest peer is penalised or quarantined, and one that is quarantined stays so across restarts",
     "I10": "after faults end, steps resume within 30 s, or within the time of a step that starts without rollouts",
     "I11": "issued = trained + dropped for a counted reason + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",

@@ -23,7 +23,7 @@ from coordinator.core.leases.groups import Attempt, Finished, SlotState
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.members.allowances import Allowances, Earned
-from coordinator.core.members.membership import Members
+from coordinator.core.presence import Presence
 from coordinator.recovery import resume
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
 from rollcast.sim.store.store import MemoryStore
@@ -184,10 +184,17 @@ def _forget_fillings(drop_group: Any) -> Any:
     return mutated
 
 
-def _accuse_once(accuse: Any) -> Any:
-    def mutated(self: Members, *args: Any) -> Any:
-        self._quarantine_chunks = self._quarantine_accusers = 1
-        return accuse(self, *args)
+def _believe_words(accused: Any) -> Any:
+    def mutated(self: Presence, event: Any, now: float) -> Any:
+        return accused(self, replace(event, receipt=event.receipt or b"a word"), now)
+
+    return mutated
+
+
+def _forget_quarantines(restored: Any) -> Any:
+    async def mutated(*args: Any) -> Restored:
+        found: Restored = await restored(*args)
+        return replace(found, quarantined={})
 
     return mutated
 
@@ -306,10 +313,16 @@ MUTANTS = (
         (Patch(Partials, "__init__", _much_room),),
     ),
     Mutant(
-        "quarantined-on-one-word",
+        "accused-without-a-receipt",
         "I9",
-        "one accusation quarantines",
-        (Patch(Members, "accuse", _accuse_once),),
+        "an accusation is believed without the accused peer's receipt",
+        (Patch(Presence, "accused", _believe_words),),
+    ),
+    Mutant(
+        "quarantine-forgotten-at-restart",
+        "I9",
+        "a restarted coordinator does not know which peers are quarantined",
+        (Patch(resume, "_restored", _forget_quarantines),),
     ),
     Mutant(
         "scoring-queue-leaks",

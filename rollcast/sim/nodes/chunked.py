@@ -17,6 +17,7 @@ class ChunkReceiver:
 
     def __init__(self, node: PeerNode, hosts: dict[str, RelayHost]) -> None:
         self._node = node
+        self._hosts = hosts
         self.relay = Relay(node.ground, node, "peer", node.disk, hosts, node.verified, self._accuse, self._has_session)
         self.relay.links.dialable = node.line.dialable
 
@@ -56,4 +57,8 @@ class ChunkReceiver:
         return self._node.link is not None and self._node.link.open
 
     def _accuse(self, action: Accuse) -> None:
-        self._node.accuse(action.peer_id, action.version, action.index, action.reason)
+        """Report the sender, with its receipt if it is one that signs what it sent."""
+        version = action.key.version
+        sender = self._hosts.get(action.peer_id)
+        receipt = sender.receipt if sender is not None else b""
+        self._node.accuse(action.peer_id, version, action.index, action.reason, receipt)

@@ -350,6 +350,10 @@ class CoordinatorNode(Server):
                 self._serve(action)
             case act.RecordEpoch():
                 self._kept(store.record_epoch(action), ev.EpochRecorded(action.epoch))
+            case act.RecordQuarantine():
+                self._record_quarantine(store, action)
+            case act.LiftQuarantine():
+                self._kept(store.lift_quarantine(action.peer_id))
             case act.AnswerEpoch():
                 self._epochs.pop(action.request_id).send(action)
             case act.Penalise():
@@ -360,6 +364,15 @@ class CoordinatorNode(Server):
                 self.fail(StoreError(action.reason))
             case _:
                 assert_never(action)
+
+    def _record_quarantine(self, store: MemoryStore, action: act.RecordQuarantine) -> None:
+        def recorded(change: asyncio.Future[None]) -> None:
+            if change.exception() is None:
+                self.ground.oracle.ledger.quarantine_recorded(action.peer_id)
+
+        change = store.record_quarantine(action)
+        change.add_done_callback(recorded)
+        self._kept(change)
 
     def _kept(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
         change.add_done_callback(self._made if then is None else partial(self._made, then=then))

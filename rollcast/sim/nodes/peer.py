@@ -122,6 +122,7 @@ class PeerNode(Process):
         self.disk.state.sync_s = ground.settings.sync_s
         self.receiver: Receiver | None = None
         self.worker: WorkerCore | None = None
+        self.victim = PeerId("")  # whom it accuses, together with other hostile peers
         self.hostile = False  # uploads invalid rollouts now and then, and accuses other peers
         self.hung = False  # the engine returns no slice until the process is restarted
         self.repeats_uploads = 0.0  # share of uploads that the transport delivers twice
@@ -223,9 +224,9 @@ class PeerNode(Process):
             **(_NO_TRAFFIC | receiver if receiver else _NO_TRAFFIC),
         )
 
-    def accuse(self, culprit: PeerId, version: Version, index: int, reason: str) -> None:
-        """Report to the coordinator that another peer sent a wrong chunk."""
-        self._say(ev.PeerAccused(self.peer_id, culprit, version, index, reason))
+    def accuse(self, culprit: PeerId, version: Version, index: int, reason: str, receipt: bytes = b"") -> None:
+        """Report to the coordinator that another peer sent a wrong chunk, with its receipt unless that is empty."""
+        self._say(ev.PeerAccused(self.peer_id, culprit, version, index, reason, receipt))
 
     # ---------------------------------------------------------------- the worker
 
@@ -356,8 +357,10 @@ class PeerNode(Process):
         call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)
 
     def _accuse_random_peer(self) -> None:
-        """Accuse a random peer of having sent a corrupt chunk of the active version, which is a lie."""
+        """Accuse the liars' victim or a random peer of a corrupt chunk of the active version, which is a lie."""
         culprit = PeerId(f"peer-{self._random.randrange(self.ground.settings.peers)}")
+        if self._random.random() < 0.5:
+            culprit = self.victim
         active = None if self.worker is None else self.worker.status(self.agenda.now).active
         if active is not None and culprit != self.peer_id:
             self.accuse(culprit, active.version, self._random.randrange(self.ground.settings.chunks), "a lie")

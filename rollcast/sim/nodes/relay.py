@@ -67,6 +67,7 @@ class Relay:
         self.role = role
         self.process = process
         self.lies = 0.0  # share of the served chunks whose bytes are wrong
+        self.receipt = b""  # that it gives for a wrong chunk; empty: it denies what it sent
         self.disk = RelayDisk(disk)
         self._ground = ground
         self._report = report
@@ -270,6 +271,7 @@ class Relay:
                 self.process.kill()
             case actions.Accuse():
                 self._accuse(action)
+                self.links.close(action.link)
             case actions.ListChunks() | actions.Warn():
                 pass  # versions travel as keyframes here; warnings are for the person who runs the process
             case _:

@@ -23,6 +23,7 @@ class RelayHost(Protocol):
     role: str
     process: Process
     links: Links
+    receipt: bytes  # that it gives for a wrong chunk; empty: it denies what it sent
 
     def handle(self, event: events.Event) -> None: ...
 

@@ -18,6 +18,7 @@ from coordinator.core.events.actions import (
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    RecordQuarantine,
     StoreRollout,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
@@ -223,6 +224,15 @@ class MemoryStore:
 
     def epochs(self) -> asyncio.Future[list[RecordEpoch]]:
         return self.submit(self.tables.epochs)
+
+    def record_quarantine(self, action: RecordQuarantine) -> asyncio.Future[None]:
+        return self.submit(self.tables.record_quarantine, action)
+
+    def lift_quarantine(self, peer_id: PeerId) -> asyncio.Future[None]:
+        return self.submit(self.tables.lift_quarantine, peer_id)
+
+    def quarantines(self) -> asyncio.Future[list[RecordQuarantine]]:
+        return self.submit(self.tables.quarantines)
 
     def batch_size(self, step: Step) -> asyncio.Future[int]:
         return self.submit(self.tables.batch_size, step)

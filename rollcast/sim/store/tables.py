@@ -13,6 +13,7 @@ from coordinator.core.events.actions import (
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    RecordQuarantine,
     StoreRollout,
 )
 from coordinator.core.events.events import Prompt
@@ -72,6 +73,7 @@ class Tables:
         self._rollouts: dict[RolloutId, Stored] = {}
         self._batches: dict[Step, tuple[RolloutId, ...]] = {}
         self._epochs: list[RecordEpoch] = []
+        self._quarantines: dict[PeerId, RecordQuarantine] = {}
         self._versions: dict[tuple[Epoch, Version], bytes] = {}
         self._newest_epochs: dict[Version, Epoch] = {}  # epoch in which each version was announced
         self.invites = InviteTable()
@@ -219,6 +221,16 @@ class Tables:
     def epochs(self) -> list[RecordEpoch]:
         """Return every epoch that was opened, oldest first."""
         return list(self._epochs)
+
+    def record_quarantine(self, action: RecordQuarantine) -> None:
+        self._quarantines.setdefault(action.peer_id, action)
+
+    def lift_quarantine(self, peer_id: PeerId) -> None:
+        self._quarantines.pop(peer_id, None)
+
+    def quarantines(self) -> list[RecordQuarantine]:
+        """Return every recorded quarantine, in the order of the identities."""
+        return [action for _, action in sorted(self._quarantines.items())]
 
     def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
         """Return the rollouts of a recorded batch, in its order."""

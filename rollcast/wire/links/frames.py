@@ -18,6 +18,7 @@ from rollcast.wire.checks import require
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import HASH_BYTES, BytesLike, parse_bitmap
+from rollcast.wire.versions.receipts import NONCE_BYTES
 
 _FRAME_HEADER = struct.Struct(">BI")
 _CHUNK_HEADER = struct.Struct(">QIIH")
@@ -252,6 +253,11 @@ def _check_message(message: pb.LinkMessage) -> None:
             require(1 <= len(message.request.indices) <= limits.REQUEST_CHUNKS_MAX, "a request is too long or empty")
         case "padding":
             require(len(message.padding.zeros) <= limits.PADDING_BYTES_MAX, "too much padding")
+        case "receipt_request":
+            require(message.receipt_request.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(len(message.receipt_request.nonce) == NONCE_BYTES, "a nonce has another length")
+        case "receipt":
+            require(message.receipt.ByteSize() <= limits.RECEIPT_BYTES_MAX, "a receipt is too long")
         case "cancel":
             require(message.cancel.version <= limits.COUNTER_MAX, "a version is out of range")
             require(len(message.cancel.reason) <= limits.TEXT_LENGTH_MAX, "a reason is too long")

@@ -436,16 +436,24 @@ class LeaseReturn(_message.Message):
     def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Accusation(_message.Message):
-    __slots__ = ("culprit_peer_id", "version", "chunk_index", "reason")
+    __slots__ = ("culprit_peer_id", "version", "chunk_index", "reason", "encoding_id", "receipt", "list_block", "list_block_hashes")
     CULPRIT_PEER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    LIST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    LIST_BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
     culprit_peer_id: str
     version: int
     chunk_index: int
     reason: str
-    def __init__(self, culprit_peer_id: _Optional[str] = ..., version: _Optional[int] = ..., chunk_index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    encoding_id: int
+    receipt: Signed
+    list_block: bytes
+    list_block_hashes: bytes
+    def __init__(self, culprit_peer_id: _Optional[str] = ..., version: _Optional[int] = ..., chunk_index: _Optional[int] = ..., reason: _Optional[str] = ..., encoding_id: _Optional[int] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ..., list_block: _Optional[bytes] = ..., list_block_hashes: _Optional[bytes] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
@@ -1197,6 +1205,38 @@ class Cancel(_message.Message):
     reason: str
     def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ReceiptRequest(_message.Message):
+    __slots__ = ("version", "encoding_id", "chunk_index", "nonce")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    chunk_index: int
+    nonce: bytes
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunk_index: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class ChunkReceipt(_message.Message):
+    __slots__ = ("run_id", "version", "encoding_id", "chunk_index", "chunk_hash", "chunk_list_hash", "receiver_peer_id", "nonce")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_HASH_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_LIST_HASH_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    version: int
+    encoding_id: int
+    chunk_index: int
+    chunk_hash: bytes
+    chunk_list_hash: bytes
+    receiver_peer_id: str
+    nonce: bytes
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., chunk_index: _Optional[int] = ..., chunk_hash: _Optional[bytes] = ..., chunk_list_hash: _Optional[bytes] = ..., receiver_peer_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
 class Padding(_message.Message):
     __slots__ = ("zeros",)
     ZEROS_FIELD_NUMBER: _ClassVar[int]
@@ -1212,7 +1252,7 @@ class LinkError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class LinkMessage(_message.Message):
-    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding", "peer_records")
+    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding", "peer_records", "receipt_request", "receipt")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -1225,6 +1265,8 @@ class LinkMessage(_message.Message):
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     hello: LinkHello
     have: Have
     chunk_list: ChunkList
@@ -1237,4 +1279,6 @@ class LinkMessage(_message.Message):
     request: Request
     padding: Padding
     peer_records: PeerRecords
-    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
+    receipt_request: ReceiptRequest
+    receipt: Signed
+    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., receipt_request: _Optional[_Union[ReceiptRequest, _Mapping]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ...) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from blake3 import blake3
 
@@ -18,6 +19,9 @@ _CHUNK_SIZE_BYTES = 32 << 10
 _CHUNK_SIZE_BYTES_MIN = 8 << 10
 _CHUNKS_WANTED_MIN = 256
 _CHUNKS_WANTED_MAX = 4096  # chunks of one encoding: a list of 128 KiB
+
+_BLOCK_CHUNKS = 1024
+_BLOCK_BYTES = _BLOCK_CHUNKS * HASH_BYTES
 
 _THREADED_FROM_BYTES = 1 << 20  # below this, starting threads costs more than they save
 
@@ -65,8 +69,50 @@ def chunk_list(data: BytesLike, chunk_size_bytes: int) -> bytes:
 
 
 def chunk_list_hash(hashes: bytes) -> bytes:
-    """Return the hash of a chunk list, which is what a manifest signs."""
-    return blake3_hash(hashes)
+    """Return the hash of a chunk list, which is what a manifest signs.
+
+    It is the hash of the hashes of the list's blocks, so that one entry can be proved without sending the whole list.
+    """
+    return blake3_hash(_block_hashes(hashes))
+
+
+@dataclass(frozen=True, slots=True)
+class ListProof:
+    """The part of a chunk list that proves one of its entries.
+
+    Args:
+        block: the hashes of the block with the entry, at most 32 KiB.
+        block_hashes: the hashes of all blocks, at most 8 KiB.
+    """
+
+    block: bytes
+    block_hashes: bytes
+
+    @classmethod
+    def of(cls, hashes: bytes, index: int) -> ListProof:
+        """Return the proof of entry ``index`` of a verified list."""
+        start = index // _BLOCK_CHUNKS * _BLOCK_BYTES
+        return cls(hashes[start : start + _BLOCK_BYTES], _block_hashes(hashes))
+
+    def proved_hash(self, index: int, count: int, signed_hash: bytes) -> bytes:
+        """Return the hash of chunk ``index`` of the list of ``count`` chunks whose hash is ``signed_hash``.
+
+        Raises:
+            MalformedMessage: the proof does not lead to the signed hash, or the list has no such chunk.
+        """
+        number, place = divmod(index, _BLOCK_CHUNKS)
+        own = self.block_hashes[number * HASH_BYTES : (number + 1) * HASH_BYTES]
+        entries = min(_BLOCK_CHUNKS, count - number * _BLOCK_CHUNKS)
+        whole = 0 <= index < count and len(self.block_hashes) == -(-count // _BLOCK_CHUNKS) * HASH_BYTES
+        if not whole or len(self.block) != entries * HASH_BYTES:
+            raise MalformedMessage("the proof of a chunk's hash has another size")
+        if blake3_hash(self.block_hashes) != signed_hash or blake3_hash(self.block) != own:
+            raise MalformedMessage("the proof of a chunk's hash does not lead to the signed hash")
+        return self.block[place * HASH_BYTES : (place + 1) * HASH_BYTES]
+
+
+def _block_hashes(hashes: bytes) -> bytes:
+    return b"".join(blake3_hash(hashes[start : start + _BLOCK_BYTES]) for start in range(0, len(hashes), _BLOCK_BYTES))
 
 
 def check_chunk(hashes: bytes, index: int, data: BytesLike) -> None:

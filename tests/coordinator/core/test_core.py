@@ -4,6 +4,9 @@ from dataclasses import replace
 from unittest.mock import ANY
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
 
 from coordinator.core.core import CoordinatorCore, Restored
 from coordinator.core.events.actions import (
@@ -11,10 +14,12 @@ from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     EndSession,
+    LiftQuarantine,
     Neighbour,
     Note,
     Penalise,
     RecordAttempt,
+    RecordQuarantine,
     RevokeLeases,
     SendAnnouncement,
     SendLeases,
@@ -33,6 +38,7 @@ from coordinator.core.events.events import (
     Tick,
     VersionHeld,
 )
+from coordinator.core.events.operator_events import PeerEnabled
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, PlanId, Step, Version
 from tests.coordinator.core_world import (
     World,
@@ -209,44 +215,78 @@ def test_a_version_that_was_not_announced_cannot_be_held() -> None:
     assert world.core.status(0.0).peers[1].active_version == 0
 
 
-def accuse(culprit: str, chunk: int, accuser: str = "b") -> PeerAccused:
-    return PeerAccused(PeerId(accuser), PeerId(culprit), Version(0), chunk, "hash differs")
+BY_RECEIPT = "sent a corrupt chunk: version 0, index 3, by its own receipt"
 
 
-def test_three_corrupt_chunks_quarantine_their_sender() -> None:
+def accuse(culprit: str, chunk: int = 3, accuser: str = "b", receipt: bytes = b"") -> PeerAccused:
+    return PeerAccused(PeerId(accuser), PeerId(culprit), Version(0), chunk, "hash differs", receipt)
+
+
+def test_a_peer_that_its_own_receipt_convicts_is_quarantined() -> None:
     world = World()
     world.start("a", "b")
     world.handle(wants("a", 2))
     (lease, _), _ = world.take("a")
-    assert world.handle(accuse("a", 0)) == [
+    assert world.handle(accuse("a", receipt=b"signed by a")) == [
         Note("accusation", "a", "b: hash differs"),
-        Penalise(A, "sent a corrupt chunk: version 0, index 0", False),
+        Penalise(A, BY_RECEIPT, True),
+        RecordQuarantine(A, BY_RECEIPT, b"signed by a"),
+        CloseAttempt(lease.lease_id, 0, "revoked"),
+        CloseAttempt(lease.lease_id, 1, "revoked"),
+        RevokeLeases(A, (lease.lease_id,), "revoked"),
         SendPlan(ORIGIN, PlanId(4), ANY),
         SendPlan(A, PlanId(4), ANY),
         SendPlan(B, PlanId(4), ANY),
     ]
-    assert world.core.status(0.0).peers[1].reason == "does not relay for now: sent a corrupt chunk"
-    world.handle(accuse("a", 1))
-    assert world.handle(accuse("a", 2)) == [
-        Note("accusation", "a", "b: hash differs"),
-        Penalise(A, "sent 3 corrupt chunks", True),
-        CloseAttempt(lease.lease_id, 0, "revoked"),
-        CloseAttempt(lease.lease_id, 1, "revoked"),
-        RevokeLeases(A, (lease.lease_id,), "revoked"),
-    ]
     assert only(world.handle(wants("a", 2)), SendLeases) == []
     peer = world.core.status(0.0).peers[1]
-    assert (peer.quarantined, peer.state, peer.reason) == (True, "quarantined", "sent 3 corrupt chunks")
+    assert (peer.quarantined, peer.state, peer.reason) == (True, "quarantined", BY_RECEIPT)
+    assert world.handle(accuse("a", receipt=b"signed by a")) == [Note("accusation", "a", "b: hash differs")]
 
 
-def test_only_members_accuse_and_are_accused_and_the_origin_stays() -> None:
+def test_a_convicted_peer_is_quarantined_although_it_left_and_after_a_restart() -> None:
     world = World()
     world.start("a", "b")
-    assert world.handle(accuse("gone", 0)) == []
-    assert world.handle(accuse("b", 0)) == []  # itself
-    for chunk in range(9):
-        actions = world.handle(accuse("origin", chunk))
-        assert actions[1:] == [Penalise(ORIGIN, f"sent a corrupt chunk: version 0, index {chunk}", False)]
+    world.handle(PeerLeft(A, "gone"))
+    (record,) = only(world.handle(accuse("a", receipt=b"signed by a")), RecordQuarantine)
+    world.handle(joined("a"))
+    assert world.core.status(0.0).peers[-1].quarantined
+    after = CoordinatorCore(settings(), Restored(incarnation=2, quarantined={record.peer_id: record.reason}))
+    after.handle(joined("a"), 0.0)
+    assert after.status(0.0).peers[0].reason == BY_RECEIPT
+    assert only(after.handle(PeerEnabled(A), 1.0), LiftQuarantine) == [LiftQuarantine(A)]
+    assert not after.status(1.0).peers[0].quarantined
+
+
+def test_without_a_receipt_the_two_only_give_their_link_up() -> None:
+    world = World(heartbeat_timeout_s=1e6)
+    world.start("a", "b", "c", "d")
+    before = world.core.status(0.0).peers
+    noted, *plans = world.handle(accuse("a"))
+    assert noted == Note("link_given_up", "a", "b: hash differs")
+    assert plans
+    for one, other in ((A, B), (B, A)):
+        part = world.core.state.relay.assignment_of(one)
+        assert part is not None
+        assert other not in [neighbour.peer_id for neighbour in (*part.neighbours, *part.fallbacks)]
+        assert len(part.parents) >= 2, "it receives from others"
+    assert [(one.state, one.reason) for one in world.core.status(0.0).peers] == [
+        (one.state, one.reason) for one in before
+    ], "both keep their reputation"
+    world.now = 599.0
+    assert only(world.handle(Tick()), SendPlan) == []
+    world.now = 601.0
+    assert only(world.handle(Tick()), SendPlan), "they may try again"
+
+
+def test_only_members_accuse_and_the_origin_stays() -> None:
+    world = World()
+    world.start("a", "b")
+    assert world.handle(accuse("a", accuser="gone", receipt=b"signed by a")) == []
+    assert world.handle(accuse("b", receipt=b"signed by b")) == []  # itself
+    assert world.handle(accuse("origin", receipt=b"signed"))[1:] == [Penalise(ORIGIN, BY_RECEIPT, False)]
+    for culprit in ("origin", "gone"):
+        assert [one.kind for one in only(world.handle(accuse(culprit)), Note)] == ["accusation_ignored"]
 
 
 @pytest.mark.parametrize(
@@ -269,34 +309,45 @@ def test_accusations_that_cannot_be_true_are_noted_only(event: PeerAccused, why:
     assert all(not peer.reason for peer in world.core.status(0.0).peers)
 
 
-def test_where_there_are_three_peers_one_accuser_cannot_quarantine_another() -> None:
+def test_a_peer_gives_up_at_most_half_of_the_others() -> None:
+    """Else it alone would cost the origin a copy of each version in all stripes."""
     world = World()
-    world.start("a", "b", "c")
-    for chunk in range(9):
-        assert not any(one.quarantined for one in only(world.handle(accuse("a", chunk)), Penalise))
-    assert only(world.handle(accuse("a", 9, accuser="c")), Penalise) == [Penalise(A, "sent 10 corrupt chunks", True)]
-    assert only(world.handle(accuse("b", 0, accuser="a")), Note)[0].kind == "accusation_ignored"
+    world.start("a", "b", "c", "d", "e")
+    kinds = [only(world.handle(accuse(name)), Note)[0].kind for name in ("a", "c", "d", "e")]
+    assert kinds == ["link_given_up"] * 2 + ["accusation_ignored"] * 2
+
+
+@settings_of_hypothesis(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("abcdef"), st.integers(0, 15)), max_size=40))
+def test_no_number_of_liars_costs_a_peer_its_reputation_or_its_sources(lies: list[tuple[str, str, int]]) -> None:
+    world = World()
+    world.start("a", "b", "c", "d", "e", "f")
+    for number, (liar, victim, chunk) in enumerate(lies):
+        world.now = float(number)
+        assert only(world.handle(accuse(victim, chunk, liar)), Penalise) == []
+    for peer in world.core.status(world.now).peers[1:]:
+        assert not peer.quarantined
+        part = world.core.state.relay.assignment_of(PeerId(peer.peer_id))
+        assert part is not None
+        assert part.parents
 
 
 def test_accusations_of_a_quarantined_peer_are_ignored() -> None:
-    world = World(quarantine_chunks=1)
+    world = World()
     world.start("a", "b")
-    world.handle(PeerLeft(A, "gone"))
-    world.handle(joined("a"))  # below b now
-    world.handle(accuse("b", 0, accuser="a"))
-    world.handle(PeerLeft(A, "gone"))
-    world.handle(joined("a"))
-    assert world.handle(accuse("a", 1, accuser="b"))[0].detail == "b: the accuser is quarantined"  # type: ignore[union-attr]
+    world.handle(accuse("b", accuser="a", receipt=b"signed by b"))
+    assert world.handle(accuse("a"))[0].detail.startswith("b: ")  # type: ignore[union-attr]
+    assert world.core.state.reach.given_up.of(A) == frozenset()
 
 
 def test_a_slow_or_quarantined_peer_does_not_hold_t_bcast_back_once_it_is_out() -> None:
-    world = World(quarantine_chunks=1)
+    world = World()
     world.start("a", "b")
     world.handle(announced(1))
     world.now = 1.0
     world.handle(held("b", 1))
     world.now = 9.0
-    world.handle(accuse("a", 0))
+    world.handle(accuse("a", receipt=b"signed by a"))
     assert world.core.status(9.0).t_bcast_s.last == 1.0
 
 

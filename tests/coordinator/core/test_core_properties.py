@@ -96,8 +96,6 @@ class RandomFleet:
                 scoring_queue_max=6,
                 plan_shape=PlanShape(mesh_peers_max=2, stripes=2),
                 dial_backs=DialBackSettings(),
-                quarantine_chunks=3,
-                demotion_s=1.0,
             )
         )
         age_max = staleness_limit + (late_policy == "correct")
@@ -265,7 +263,8 @@ class RandomFleet:
     def peer_accuses(self) -> None:
         accuser, culprit = self.random.choice(PEERS), self.random.choice(["c", "c", "origin", "nobody"])
         version, chunk = Version(self.newest + self.random.choice([0, 0, 0, 0, 1])), self.random.randrange(17)
-        self.handle(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs"))
+        receipt = b"signed" if culprit == "c" and self.random.random() < 0.1 else b""
+        self.handle(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs", receipt))
 
     def peer_tells_how_it_is_reached(self) -> None:
         peer, nat = self.random.choice(PEERS), self.random.choice(NAT_KINDS)

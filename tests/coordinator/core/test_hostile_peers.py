@@ -47,14 +47,14 @@ def test_a_prefix_of_many_segments_is_not_passed_on() -> None:
 
 
 def test_no_peer_continues_tokens_of_a_quarantined_peer() -> None:
-    world = World(sampling=LONG, staleness_limit=4, quarantine_chunks=1)
+    world = World(sampling=LONG, staleness_limit=4)
     world.start("a", "b")
     world.handle(wants("a", 2))
     (lease, slot), _ = world.take("a")
     begun = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5, 6), b"\1\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, 0, (begun,))
     world.handle(PartialReceived(PeerId("a"), part))
-    told = world.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs"))
+    told = world.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs", b"signed by a"))
     assert only(told, Penalise)[0].quarantined
     world.handle(wants("b", 2))
     assert [slot.prefix for _, slot in world.take("b")] == [(), ()]

@@ -195,10 +195,10 @@ def test_a_starting_coordinator_knows_the_bans_before_any_peer_joins() -> None:
 
 
 def test_enabling_lifts_a_quarantine_too() -> None:
-    world = World(quarantine_chunks=1, quarantine_accusers=1)
+    world = World()
     world.start("a", "b")
     world.now = 100.0
-    world.handle(PeerAccused(PeerId("b"), A, Version(0), 3, "hash differs"))
+    world.handle(PeerAccused(PeerId("b"), A, Version(0), 3, "hash differs", b"signed by a"))
     assert state_of(world, "a")[0] == "quarantined"
     assert Note("enabled", A, "no longer quarantined") in world.handle(PeerEnabled(A))
     assert state_of(world, "a")[0] == "joined"

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from coordinator.core.events.actions import CloseGroup, Note, RecordEpoch
+from coordinator.core.events.actions import CloseGroup, Note, RecordEpoch, RecordQuarantine
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.ledger.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
@@ -292,6 +292,15 @@ class StoreConformance(ABC):
         await store.record_epoch(epoch(2, 4, 4, None))
         assert await store.epochs() == [epoch(1, 1, 4, 0), epoch(2, 4, 4, None)]
         assert await store.recorded_batches() == 4
+
+    async def test_a_quarantine_stays_until_it_is_lifted(self, store: RunStore) -> None:
+        assert await store.quarantines() == []
+        for peer_id in ("b", "a"):
+            await store.record_quarantine(RecordQuarantine(PeerId(peer_id), "it lied", b"receipt"))
+        await store.record_quarantine(RecordQuarantine(PeerId("a"), "again", b"other"))
+        await store.lift_quarantine(PeerId("b"))
+        await store.lift_quarantine(PeerId("c"))
+        assert await store.quarantines() == [RecordQuarantine(PeerId("a"), "it lied", b"receipt")]
 
     async def test_versions_are_announced_once_and_never_changed(self, store: RunStore) -> None:
         assert await store.newest_version() is None

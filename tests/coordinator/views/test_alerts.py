@@ -75,11 +75,10 @@ def test_a_skipped_update_is_critical_at_once_and_a_warning_for_a_while() -> Non
 
 def test_members_that_are_quarantined_silent_or_lost() -> None:
     run = world("a", "b", "c", "d", heartbeat_timeout_s=10.0)
-    for chunk, accuser in enumerate("bcd"):
-        run.handle(PeerAccused(PeerId(accuser), PeerId("a"), Version(0), chunk, "hash"))
+    run.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 3, "hash", b"signed by a"))
     found = alerts(run.core)["quarantined"]
     assert (found.subject, found.page) == ("a", "workers")
-    assert found.text == "a is quarantined: it sent 3 corrupt chunks."
+    assert found.text == "a is quarantined: it sent a corrupt chunk: version 0, index 3, by its own receipt."
     assert alerts(run.core, NOW + 6.0)["silent"].text == "5 workers send no heartbeats, origin for 6.0 s."
     run.core.state.members.leave(PeerId("b"), "lost", "silent")
     lost = alerts(run.core)["lost"]

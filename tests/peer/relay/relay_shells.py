@@ -147,6 +147,7 @@ class Shells:
             case actions.Accuse(peer_id=peer_id):
                 assert peer_id in self.liars, f"node {member.number} accuses honest {peer_id}: {action.reason}"
                 self.accused.add(peer_id)
+                self._close(member, action.link)
             case _:
                 self._send(member, action)
 

@@ -144,6 +144,7 @@ class Puppet:
         run = run or world.run
         self.role = role
         self.peer_id, self.credentials = run.member(role)
+        self.identity = run.identities[self.peer_id]
         self.address = ""
         self.links: dict[PeerId, Link] = {}
         self.closed: list[tuple[str, str]] = []

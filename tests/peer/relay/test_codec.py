@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.relay.codec import Message, accusation_of, event_of, key_of, message_of, plan_of
-from peer.relay.core.actions import Accuse, SendCancel, SendCredit, SendHave, SendRequest, SendWant
+from peer.relay.codec import Message, event_of, key_of, message_of, plan_of
+from peer.relay.core.actions import SendCancel, SendCredit, SendHave, SendRequest, SendWant
 from peer.relay.core.events import (
     CancelReceived,
     CreditReceived,
@@ -17,7 +17,7 @@ from peer.relay.core.events import (
     WantReceived,
 )
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, StripeId, Version
+from rollcast.wire.ids import EncodingId, PeerId, PlanId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 KEY = EncodingKey(Version(7), EncodingId(2))
@@ -100,8 +100,3 @@ def test_the_coordinators_plan_names_neighbours_by_their_place() -> None:
 def test_an_impossible_plan_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(MalformedMessage):
         plan_of(plan(**fields))
-
-
-def test_an_accusation_names_the_chunk() -> None:
-    accusation = accusation_of(Accuse(PeerId("a"), Version(7), ChunkIndex(4), "wrong"))
-    assert accusation == pb.Accusation(culprit_peer_id="a", version=7, chunk_index=4, reason="wrong")

@@ -37,6 +37,7 @@ from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
 from rollcast.wire.links.frames import ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import blake3_hash
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
 from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.relay.relay_steps import key_of
@@ -334,7 +335,7 @@ async def test_a_chunk_is_verified_while_it_arrives_and_is_in_memory_from_then_o
     assert setup.versions.chunk(KEY, ChunkIndex(3)) == FIRST.chunk(3)
     wrong = ChunkFrame(Version(1), KEYFRAME_ID, ChunkIndex(4), STRIPE, memoryview(FIRST.chunk(3)))
     setup.versions.chunk_arrived(LINK, wrong, 0.0)
-    assert setup.news()[1:] == [ChunkCorrupt(LINK, KEY, ChunkIndex(4))]
+    assert setup.news()[1:] == [ChunkCorrupt(LINK, KEY, ChunkIndex(4), blake3_hash(FIRST.chunk(3)))]
     assert setup.versions.chunk(KEY, ChunkIndex(4)) is None
     setup.versions.worker.close()
     setup.store.close()

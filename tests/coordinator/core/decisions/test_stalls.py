@@ -54,9 +54,9 @@ def test_peers_are_waited_for_once_there_is_a_version_and_the_run_fails_once() -
 
 
 def test_peers_that_are_all_quarantined_are_none() -> None:
-    core = started("a", "b", quarantine_chunks=1)
+    core = started("a", "b")
     core.handle(announced(0), 0.0)
-    core.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, ""), 1.0)
+    core.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "", b"signed by a"), 1.0)
     assert core.handle(Tick(), 50.0)[-1:] == []
     core.handle(PeerLeft(PeerId("b"), "gone"), 50.0)
     core.handle(joined("a"), 55.0)  # a new session does not wash it clean

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import core
 from peer.relay.core.actions import (
+    Accuse,
     Action,
     AnnounceHeld,
     BeginStore,
@@ -194,7 +195,7 @@ class World:
                     self.tell(ChunkCorrupt(link, key, index))
                 else:
                     self.tell(ChunkVerified(link, key, index, stripe, CHUNK_BYTES))
-            case CloseLink(link=link):
+            case CloseLink(link=link) | Accuse(link=link):
                 assert link != HONEST
                 self.nonsense.links.pop(link, None)
             case SendChunk(link=link, key=key, index=index):

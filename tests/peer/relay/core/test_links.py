@@ -243,8 +243,7 @@ def test_a_peer_that_sent_wrong_bytes_has_no_link_for_a_while() -> None:
     steps.receive(4)
     why = "chunk does not match its signed hash"
     assert steps.tell(ChunkCorrupt(LinkId(LINK), KEY, ChunkIndex(2))) == [
-        Accuse(A.peer_id, Version(1), ChunkIndex(2), why),
-        CloseLink(LinkId(LINK), why),
+        Accuse(LinkId(LINK), A.peer_id, KEY, ChunkIndex(2), why),
     ]
     assert steps.ticks(30.0, 1.0) == []
     assert steps.up(SECOND, "a") == [CloseLink(LinkId(SECOND), "this peer sent wrong bytes lately")]

@@ -346,11 +346,10 @@ def test_bytes_that_do_not_hash_to_the_list_cost_the_sender_its_links() -> None:
     steps.up(OTHER, "a")
     why = "chunk does not match its signed hash"
     assert steps.tell(arrived(A, 1)) == [Verify(LinkId(A), KEY, ChunkIndex(1), STRIPE)]
-    assert steps.tell(ChunkCorrupt(LinkId(A), KEY, ChunkIndex(1))) == [
-        Accuse(neighbour("a").peer_id, Version(1), ChunkIndex(1), why),
-        CloseLink(LinkId(A), why),
+    assert steps.tell(ChunkCorrupt(LinkId(A), KEY, ChunkIndex(1), b"what came")) == [
+        Accuse(LinkId(A), neighbour("a").peer_id, KEY, ChunkIndex(1), why, b"what came"),
         CloseLink(LinkId(OTHER), why),
-    ]
+    ], "the first link stays open for a receipt"
     assert steps.tell(arrived(A, 2), ChunkCorrupt(LinkId(A), KEY, ChunkIndex(2))) == []
     assert steps.state.counters.chunks_rejected == 2
 
@@ -359,7 +358,7 @@ def test_the_sender_of_a_wrong_chunk_list_is_accused() -> None:
     steps = linked()
     steps.tell(known())
     why = "chunk list does not match its signed hash"
-    expected = [Accuse(neighbour("a").peer_id, Version(1), ChunkIndex(0), why), CloseLink(LinkId(A), why)]
+    expected = [Accuse(LinkId(A), neighbour("a").peer_id, KEY, ChunkIndex(0), why)]
     assert steps.list_comes(A, valid=False) == expected
     assert steps.list_comes(ORIGIN) == [BeginStore(KEY)]
 
