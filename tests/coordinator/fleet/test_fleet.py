@@ -91,8 +91,8 @@ async def test_a_coordinator_killed_around_a_start_leaves_no_orphan(folder: Path
     async with live(fleet_over(folder, coordinator)) as fleet:
         assert list(phases(fleet).values()) == ["unknown"]
         fleet.submit(WorkersWanted({}))
-        await until(lambda: fleet.manager.idle)
-        assert running(folder) == []
+        # A worker whose agent outlived the kill may appear after the first list; a later one finds and stops it.
+        await until(lambda: fleet.manager.idle and not running(folder))
     assert coordinator.invites == 0
 
 
