@@ -381,10 +381,12 @@ class Members:
     def peer_named(self, words: str) -> PeerId | None:
         """Return the id of the peer with this id, or of the only one with this name; None if there is none or several.
 
-        The search includes peers that left lately, and absent ones that are drained, banned or pinned.
+        The search includes peers that left lately, and absent ones that are drained, banned, pinned or quarantined.
         """
         member, reputation = self._members.get(PeerId(words)), self._reputations.get(PeerId(words))
-        if (member is not None and member.role == "peer") or (reputation is not None and reputation.ordered):
+        if (member is not None and member.role == "peer") or (
+            reputation is not None and (reputation.ordered or reputation.quarantined)
+        ):
             return PeerId(words)
         here = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
         known = {one.peer_id: one.name for one in here}

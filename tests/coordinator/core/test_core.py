@@ -252,6 +252,7 @@ def test_a_convicted_peer_is_quarantined_although_it_left_and_after_a_restart() 
     world.handle(joined("a"))
     assert world.core.status(0.0).peers[-1].quarantined
     after = CoordinatorCore(settings(), Restored(incarnation=2, quarantined={record.peer_id: record.reason}))
+    assert after.peer_named(A) == A, "the operator may enable it while it is away"
     after.handle(joined("a"), 0.0)
     assert after.status(0.0).peers[0].reason == BY_RECEIPT
     assert only(after.handle(PeerEnabled(A), 1.0), LiftQuarantine) == [LiftQuarantine(A)]
