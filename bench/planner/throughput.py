@@ -5,7 +5,7 @@ several GPUs that share it, at a time (``timed``: the GPU's own speed from other
 whole GPU type (``untimed``). A modelled GPU with one model only is timed by its decode at 8 rollouts, the other rows
 being held out. ``within_share`` is the share of all held-out rows whose error is within the interval that the planner
 prints for their kind, ``interval_max`` the largest of these, ``KIND_error_p90`` and ``_max`` the errors. Models below
-3B parameters have no interval: their error is ``small_error_max``.
+3B parameters are apart (``small_*``): their interval is that of their own rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from scipy.optimize import least_squares
 
 from bench.machine import Outcome
 from capacity.catalogue.served import (
+    SMALL_INTERVAL,
     SMALLEST_MODEL,
     TIMED_CONCURRENCY,
     TIMED_INTERVAL,
@@ -64,6 +65,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
         figures[f"{kind}_error_max"] = float(found.max())
     figures = {"within_share": within / rows, "interval_max": max(INTERVALS.values()), "rows": float(rows)} | figures
     figures["small_rows"] = float(len(errors["small"]))
+    figures["small_interval"] = SMALL_INTERVAL
+    figures["small_error_p90"] = float(np.quantile(np.abs(errors["small"]), 0.9))
     figures["small_error_max"] = float(np.abs(errors["small"]).max())
     return Outcome({}, figures | _shares(fit(rows_with_interval())))
 

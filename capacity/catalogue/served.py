@@ -30,6 +30,10 @@ TIMED_INTERVAL, UNTIMED_INTERVAL = 0.15, 0.25
 decode; on one without, or on several that share a model."""
 SMALLEST_MODEL = 3e9
 """Parameters below which the host's speed decides, which differs by a factor of 3 between two machines."""
+SMALL_INTERVAL = 1.4
+"""Relative error that all 15 rows of smaller models stay within; each takes longer a token than estimated."""
+UNMEASURED_INTERVAL = 1.0
+"""Relative error that is assumed of mixtures of experts and int4 weights: a factor of two. No row shows it."""
 
 _SYSTEMS = {"rtx_pro_6000_server": "rtx-pro-6000-server"}
 _SERVED_GPUS = {"H100-PCIe": "h100-pcie", "RTX-4090": "rtx-4090"}
@@ -138,15 +142,16 @@ def efficiency_of(gpu: Gpu) -> float:
     return efficiencies().get(gpu.name, UNTIMED_EFFICIENCY)
 
 
-def interval_of(gpu: Gpu, model: ModelShape, gpus_sharing: int = 1) -> float | None:
-    """Return the relative error that 90 % of estimated speeds of this kind stay within; None where nothing shows it.
+def interval_of(gpu: Gpu, model: ModelShape, gpus_sharing: int = 1) -> float:
+    """Return the relative error that 90 % of estimated speeds of this kind stay within.
 
-    There are measurements of dense models from 7B, in bf16 and fp8. Mixtures of experts, int4 weights and small models,
-    whose speed the host decides, have none that could be shipped: measure them.
+    There are measurements of dense models from 7B, in bf16 and fp8, and a few of small ones. Of mixtures of experts and
+    int4 weights none could be shipped, so their interval is a wide one that was assumed: measure them.
     """
-    unmeasured = model.computed_parameters < model.parameters or model.bytes_per_parameter < WEIGHT_BYTES["fp8"]
-    if unmeasured or model.parameters < SMALLEST_MODEL:
-        return None
+    if model.parameters < SMALLEST_MODEL:
+        return SMALL_INTERVAL
+    if model.computed_parameters < model.parameters or model.bytes_per_parameter < WEIGHT_BYTES["fp8"]:
+        return UNMEASURED_INTERVAL
     return TIMED_INTERVAL if gpu.name in efficiencies() and gpus_sharing == 1 else UNTIMED_INTERVAL
 
 

@@ -75,9 +75,8 @@ class Expected:
     """What the run of a plan is expected to do, by a model of the fleet with groups, waits and pacing.
 
     Args:
-        utilisation: share of the time in which the learner trains, the lowest of several sampled runs; the plan's own
-            ``utilisation`` is their mean.
-        dropped_share: mean share of the ended rollouts that come too late for any batch; they are paid for.
+        utilisation: share of the time in which the learner trains.
+        dropped_share: share of the ended rollouts that come too late for any batch; they are paid for.
         t_bcast_p95_s: seconds from announcement to the last worker's copy, 95th percentile.
         mean_age: of trained rollouts, in learner steps.
         headroom_asked: phi of the demand; the plan's own is higher where rates alone would have been too few workers.

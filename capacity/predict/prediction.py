@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,34 +60,17 @@ def predict(
     Raises:
         ValueError: there is no worker.
     """
-    rules = {"warm_up_steps": warm_up_steps, "steps": steps, "workers_max": workers_max}
-    found = np.array([astuple(one) for one in islice(samples(demand, workers_on, conduct, **rules), draws)])
-    return Prediction(*(float(column) for column in np.median(found, axis=0)))
-
-
-def samples(
-    demand: Demand,
-    workers_on: Sequence[tuple[Worker, Speed]],
-    conduct: Conduct,
-    *,
-    warm_up_steps: int = WARM_UP_STEPS,
-    steps: int = STEPS,
-    workers_max: int = _WORKERS_MAX,
-) -> Iterator[Prediction]:
-    """Yield the figures of one sampled run after the other, without end; arguments are those of ``predict``.
-
-    Raises:
-        ValueError: there is no worker.
-    """
     if not workers_on:
         raise ValueError("nothing can be predicted of a run without workers")
     copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
     fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
     demand, fleet = _sample(demand, fleet, conduct, workers_max)
-    for seed in count():
+    found = []
+    for seed in range(draws):
         workers = [_model_worker(number, *one, demand, conduct) for number, one in enumerate(fleet)]
         measured = FleetModel(demand, conduct, workers, seed).measure(warm_up_steps, steps)
-        yield _figures(measured, float(copies_s.max()))
+        found.append(astuple(_figures(measured, float(copies_s.max()))))
+    return Prediction(*(float(column) for column in np.median(np.array(found), axis=0)))
 
 
 def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:

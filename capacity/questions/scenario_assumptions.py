@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from capacity.catalogue.served import efficiencies
+from capacity.catalogue.served import UNTIMED_INTERVAL, efficiencies
 from capacity.inputs.demand_file import DemandFile
 from capacity.inputs.pool_rows import PoolRow
 from capacity.inputs.pool_speeds import MEASURED_INTERVAL, Pool, Rollouts
@@ -18,7 +18,7 @@ from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
 GIVEN, DEFAULT = "given", "by default"
 _PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
 _SIGMAS_OF_INTERVAL = 1.645  # standard deviations within which 90 % of a normal quantity lie
-_UNKNOWN_UNCERTAINTY = 0.3  # of a speed without a measurement: mixtures of experts, int4, small models
+_UNCERTAINTY_MAX = 0.3  # of a speed in a forecast: the speeds of a whole fleet are seldom twice those estimated
 _LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
 
 
@@ -103,12 +103,15 @@ def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[A
 
 
 def _of_estimates(pool: Pool) -> Iterator[Assumption]:
-    """Return the number of workers of each interval of estimated speeds; half of the speed where it is not known."""
+    """Return the number of workers of each interval of estimated speeds."""
     intervals = Counter(one.speed_interval for one in pool.workers)
     intervals.pop(MEASURED_INTERVAL, None)
-    for interval, count in sorted(intervals.items(), key=lambda item: item[0] or 1.0):
-        source = "roofline of their hardware" if interval else "roofline; no measurement of such models: calibrate"
-        sigma = interval / _SIGMAS_OF_INTERVAL if interval else _UNKNOWN_UNCERTAINTY
+    for interval, count in sorted((interval, count) for interval, count in intervals.items() if interval is not None):
+        narrow = interval <= UNTIMED_INTERVAL
+        source = (
+            "roofline of their hardware" if narrow else "roofline; few or no measurements of such models: calibrate"
+        )
+        sigma = min(interval / _SIGMAS_OF_INTERVAL, _UNCERTAINTY_MAX)
         yield Assumption("workers with estimated speeds", count, "workers", source, sigma)
 
 

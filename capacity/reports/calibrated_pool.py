@@ -58,6 +58,7 @@ def _peers(calibration: Calibration) -> Sheet:
     columns = (
         Column("worker_id", "peer"),
         Column("rollouts_per_second", "rollouts/s", 3),
+        Column("two_standard_errors", "± (2 s.e.)", 3),
         Column("concurrency", "at once"),
         Column("t_gen_mean_s", "T_gen mean s", 3),
         Column("t_gen_p90_s", "T_gen p90 s", 3),
@@ -67,6 +68,7 @@ def _peers(calibration: Calibration) -> Sheet:
         (
             peer.peer_id,
             peer.speed.rollouts_per_second,
+            _finite(peer.speed.rollouts_per_second * peer.t_gen_s.relative_uncertainty),
             peer.concurrency,
             peer.t_gen_s.value,
             peer.t_gen_p90_s,
@@ -91,5 +93,8 @@ def _records(calibration: Calibration) -> list[Record]:
 
 
 def _row(name: str, fitted: Fitted, meaning: str) -> tuple[Cell, ...]:
-    error = 2.0 * fitted.error
-    return (name, fitted.value, error if math.isfinite(error) else None, fitted.count, meaning)
+    return (name, fitted.value, _finite(2.0 * fitted.error), fitted.count, meaning)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -140,8 +140,8 @@ def _expected_line(plan: Plan) -> str:
         return f"utilisation {plan.utilisation:.1%} by rates alone"
     wasted_usd = plan.usd_per_hour * expected.dropped_share
     line = (
-        f"expected of the run: utilisation {plan.utilisation:.1%}, at least {expected.utilisation:.1%} · "
-        f"dropped {expected.dropped_share:.1%} ({wasted_usd:,.2f} $/h) · T_bcast p95 {expected.t_bcast_p95_s:,.1f} s · "
+        f"expected of the run: utilisation {expected.utilisation:.1%} · dropped {expected.dropped_share:.1%} "
+        f"({wasted_usd:,.2f} $/h) · T_bcast p95 {expected.t_bcast_p95_s:,.1f} s · "
         f"mean age {expected.mean_age:.1f} steps"
     )
     if plan.demand.headroom > expected.headroom_asked:

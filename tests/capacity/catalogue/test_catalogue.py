@@ -180,12 +180,12 @@ def test_traffic_out_of_a_cloud_region_has_its_list_price() -> None:
     assert egress_usd_per_gb("") is None
 
 
-def test_an_interval_is_given_where_measurements_show_it() -> None:
+def test_an_interval_is_as_wide_as_measurements_show_it() -> None:
     dense, mixture, small = (models()[name] for name in ("qwen3-8b", "qwen3-30b-a3b", "qwen3-1.7b"))
     assert interval_of(gpus()["h200-sxm"], dense) == 0.15
     assert interval_of(gpus()["l4"], dense) == interval_of(gpus()["h200-sxm"], dense, gpus_sharing=2) == 0.25
-    assert interval_of(gpus()["h200-sxm"], mixture) is None
-    assert interval_of(gpus()["h200-sxm"], small) is None
+    assert interval_of(gpus()["h200-sxm"], mixture) == 1.0
+    assert interval_of(gpus()["h200-sxm"], small) == 1.4
 
 
 def test_the_reasoning_models_quantiles_are_those_published() -> None:

@@ -372,7 +372,7 @@ def test_copies_may_be_shared_among_accelerators_and_held_in_fewer_bits() -> Non
     (small,) = workers_of(rows(hardware="rtx-4090", weights="int4"), CATALOGUE).workers
     (whole,) = workers_of(rows(hardware="rtx-4090"), CATALOGUE).workers
     assert small.speeds[0].t_gen_p90_s < whole.speeds[0].t_gen_p90_s
-    assert (whole.speed_interval, small.speed_interval, shared.speed_interval) == (0.15, None, 0.25)
+    assert (whole.speed_interval, small.speed_interval, shared.speed_interval) == (0.15, 1.0, 0.25)
     (refused,) = workers_of(rows(hardware="rtx-4090", gpus=2, tensor_parallel=4), CATALOGUE).skipped
     assert (refused.reason, refused.column) == ("does_not_fit", "tensor_parallel")
 

@@ -1,14 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import mean
-
-import pytest
 
 from capacity.model.demand import Conduct
 from capacity.model.workers import Speed
-from capacity.predict.prediction import Prediction
-from capacity.questions import promise
 from capacity.questions.promise import promised
 from tests.capacity.planner.test_planner import demand, worker
 
@@ -41,22 +36,3 @@ def test_an_infeasible_plan_promises_nothing() -> None:
     made = promised(demand(staleness_limit=1), [worker(0)])
     assert not made.feasible
     assert made.expected is None
-
-
-def test_the_lowest_of_several_sampled_runs_is_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [Prediction(share, 1.0, 2.0, 0.1, 1.0) for share in (1.0, 0.9, 0.99, 0.99, 0.99, 0.99, 0.1)]
-    sampled = iter(runs)
-    monkeypatch.setattr(promise, "samples", lambda *_, **__: sampled)
-    made = promised(demand(rollouts_per_step=24), [worker(number, speeds=SPEEDS) for number in range(12)])
-    assert made.expected is not None
-    assert made.expected.utilisation == 0.9
-    assert made.utilisation == pytest.approx(mean(one.utilisation for one in runs[:6]))
-    assert next(sampled) is runs[6]
-
-
-def test_two_sampled_runs_suffice_where_they_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampled = iter([Prediction(share, 1.0, 2.0, 0.1, 1.0) for share in (0.999, 0.998, 0.5)])
-    monkeypatch.setattr(promise, "samples", lambda *_, **__: sampled)
-    made = promised(demand(rollouts_per_step=24), [worker(number, speeds=SPEEDS) for number in range(12)])
-    assert made.expected is not None
-    assert made.expected.utilisation == 0.998

@@ -124,6 +124,8 @@ def test_fitted_values_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     document = call(capsys, "calibrate", "runs/local", "--format", "json").json
     assert document["schema"] == "rollcast.capacity.calibrate/1"
     assert len(document["peers"]) == 2
+    for peer in document["peers"]:
+        assert 0.0 <= peer["two_standard_errors"] < peer["rollouts_per_second"]
     assert document["demand"]["t_train_s"] > 0
 
 
