@@ -53,6 +53,7 @@ def test_rollouts_that_finish_beside_newer_ones_are_compared_with_drained_ones(m
 
 
 @pytest.mark.vllm
+@pytest.mark.timeout(600)  # it starts vLLM three times
 def test_every_figure_of_speed_and_agreement_is_reported() -> None:
     given = parsed("--python", os.environ["ROLLCAST_VLLM_PYTHON"], "--only", "speed", "--only", "agreement")
     figures = engines.run(given).figures
