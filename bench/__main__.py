@@ -89,6 +89,7 @@ BENCHES = {
         "hour": ("Run an hour of churn with 16 peers, half of them behind routers; report growth and missed versions."),
     },
     "adversary": {
+        "flood": "Flood a coordinator with 200 hostile connections; report what honest members and its memory notice.",
         "adversary": "Sample as 15 kinds of attackers do; report after how many tokens each is convicted.",
     },
     "structure": {

@@ -250,8 +250,8 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         credentials,
         host=serve.host,
         port=serve.grpc_port or ports.get("grpc", 0),
-        per_address=limits.connections_per_address,
-        connections_max=limits.connections_max,
+        per_address=limits.control_connections_per_address,
+        connections_max=limits.control_connections_max,
     )
     stack.push_async_callback(control.stop, CALLS_GRACE_S)
     dialer = BackDialer(credentials, coordinator.run_id, shell.core.state.settings.dial_backs, shell.apply)

@@ -271,17 +271,22 @@ class LimitsConfig(ConfigModel):
 
     uploads_per_second: float = Field(100.0, gt=0.0)
     """Upload calls of one identity per second, on average; further ones wait, then are refused with RC309."""
-    upload_bytes_per_second: float = Field(4 << 20, gt=0.0)
+    upload_bytes_per_second: float = Field(1 << 20, gt=0.0)
     """Bytes that one identity uploads per second, on average; what comes faster is read later."""
     uploads_at_once: int = Field(4, ge=1, le=64)
     """Upload calls that one identity may have in progress."""
-    together: float = Field(16.0, ge=1.0)
+    together: float = Field(32.0, ge=1.0)
     """How many times as much all identities of one invite, or of one address, may upload as one identity."""
     connections_per_address: int = Field(128, ge=1)
-    """Connections to each port that one IPv4 address, or IPv6 /64, may keep open without a request or call in
-    progress. Beyond it the oldest is closed."""
+    """Connections to the HTTP port that one IPv4 address, or IPv6 /64, may keep without a request in progress. Beyond
+    it the oldest is closed."""
     connections_max: int = Field(512, ge=2)
-    """The same for all addresses together; beyond it the oldest of the address with the most is closed."""
+    """Connections to the HTTP port in all; an idle one of the address with the most makes room for a newcomer."""
+    control_connections_per_address: int = Field(1024, ge=1)
+    """Connections to the control port that one address may keep without a call in progress. A whole fleet behind one
+    address has as many when it returns after a restart."""
+    control_connections_max: int = Field(4096, ge=2)
+    """The same for all addresses together."""
 
 
 class StoreConfig(ConfigModel):

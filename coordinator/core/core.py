@@ -65,6 +65,7 @@ from coordinator.core.events.reach_events import (
     SeenAt,
 )
 from coordinator.core.leases.evaluation_book import Evaluation
+from coordinator.core.leases.groups import AttemptKey
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
@@ -187,6 +188,11 @@ class CoordinatorCore:
     def profile_refused(self, now: float) -> str:
         """Return why no profile of the learner can begin now; empty if one can."""
         return profiling.why_refused(self._state, now)
+
+    def expects(self, peer_id: PeerId, key: AttemptKey) -> bool:
+        """Return whether the content of this peer's upload under an attempt matters, because the peer holds it."""
+        attempt = self._state.book.live_attempt(key)
+        return (attempt is not None and attempt.peer_id == peer_id) or self._state.evaluations.concerns(key)
 
     @property
     def has_peers(self) -> bool:

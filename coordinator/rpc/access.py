@@ -10,7 +10,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from coordinator.rpc.connection_guard import Busy
-from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
+from rollcast.runtime.errors import MalformedMessage, RateLimited, RollcastError, WrongKey
 from rollcast.wire.identity.certificates import Caller, caller_from_san_uris
 from rollcast.wire.ids import Role
 from rollcast.wire.joining.grpc_client import error_to_json, status_of
@@ -97,7 +97,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 called()
                 return await behaviour(request, context)
             except RollcastError as error:
-                log.info("call refused", method=method, code=error.code, what=error.what, cause=error.cause)
+                note = log.debug if isinstance(error, RateLimited) else log.info  # a flood must not fill the log
+                note("call refused", method=method, code=error.code, what=error.what, cause=error.cause)
                 await context.abort(status_of(error), error_to_json(error))
             finally:
                 called()

@@ -36,14 +36,14 @@ from coordinator.rpc.sanitise import counter, rate, text
 from coordinator.rpc.upload_limits import UploadLimits, UploadRates
 from coordinator.shell.sessions import PeerChannel, Sessions
 from coordinator.shell.shell import Shell
-from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
+from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RateLimited, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
-from rollcast.wire.rollouts import AtVersionSwap, partial_from_pb, received_rollout
+from rollcast.wire.rollouts import AtVersionSwap, partial_from_pb, received_rollout, without_content
 from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
@@ -51,6 +51,7 @@ log = structlog.get_logger()
 HELLO_DEADLINE_S = 10.0
 WRITE_DEADLINE_S = 10.0  # for the transport to accept one message
 UPLOAD_MESSAGE_DEADLINE_S = 120.0  # between two messages of one upload; the longest have some 13 MiB
+REFUSAL_S = 1.0  # before an upload that comes too fast is refused
 VERDICT_DEADLINE_S = 30.0
 LEDGER_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
@@ -224,7 +225,11 @@ class PeerCalls:
         """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
         peer_id = caller_of(context).peer_id
         keys = (f"invite {await self._desk.invite_of(peer_id)}", f"address {host_of(context.peer())}")
-        wait_s = self.upload_limits.begin(peer_id, keys, time.monotonic())
+        try:
+            wait_s = self.upload_limits.begin(peer_id, keys, time.monotonic())
+        except RateLimited:
+            await asyncio.sleep(REFUSAL_S)  # refusing at once would invite the next call at once
+            raise
         try:
             await asyncio.sleep(wait_s)
             return await self._receive_upload(peer_id, keys, uploads)
@@ -241,11 +246,12 @@ class PeerCalls:
                 upload = await anext(aiter(uploads), None)
             if upload is None:
                 break
-            wait_s = self.upload_limits.read(peer_id, keys, upload.ByteSize(), time.monotonic())
-            await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
             if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
+            wait_s = self.upload_limits.read(peer_id, keys, upload.ByteSize(), time.monotonic())
             answers += [self._receive_rollout(peer_id, rollout, routes) for rollout in upload.rollouts]
+            del upload  # not kept while the call waits
+            await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
             verdicts = [_verdict(await answer) for answer in answers]
         return pb.UploadReply(verdicts=verdicts)
@@ -268,7 +274,10 @@ class PeerCalls:
         self, peer_id: PeerId, message: pb.Rollout, routes: RouteShape | None
     ) -> asyncio.Future[AnswerUpload]:
         try:
-            rollout = received_rollout(message, routes)
+            if self._shell.expects(peer_id, message):
+                rollout = received_rollout(message, routes)
+            else:  # whatever it contains, its lease and token decide its answer
+                rollout = without_content(message)
         except MalformedMessage as error:
             log.info("malformed rollout", peer_id=peer_id, what=error.what)
             return self._shell.upload_malformed(peer_id, message, error.what)

@@ -60,8 +60,8 @@ class ControlServer:
         *,
         host: str,
         port: int,
-        per_address: int = 128,
-        connections_max: int = 512,
+        per_address: int = 1024,
+        connections_max: int = 4096,
     ) -> ControlServer:
         """Bind the port and serve.
 

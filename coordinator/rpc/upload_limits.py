@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rollcast.runtime.errors import RateLimited
 from rollcast.wire.token_bucket import TokenBucket
 
-_BURST_S = 4.0  # seconds of each rate that may come at once
+_BURST_S = 1.0  # seconds of each rate that may come at once
 _KEYS_MAX = 16_384  # whose buckets are kept; a full bucket is like none, so the ones used longest ago are dropped
 _CALL_WAIT_MAX_S = 5.0
 
@@ -22,9 +22,9 @@ class UploadRates:
     """Limits per second. ``together``: how many times as much one invite, or one address, may do as one identity."""
 
     calls_per_second: float = 100.0
-    bytes_per_second: float = 4 << 20
+    bytes_per_second: float = 1 << 20
     calls_at_once: int = 4
-    together: float = 16.0
+    together: float = 32.0
 
 
 class UploadLimits:

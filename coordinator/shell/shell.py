@@ -184,6 +184,10 @@ class Shell:
         end = self._problems.ends.end(rollout.completion_token_ids, 0)
         return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
 
+    def expects(self, peer_id: PeerId, message: pb.Rollout) -> bool:
+        """Return whether a peer holds the attempt of a rollout, so that its content has to be read."""
+        return self._core.expects(peer_id, (LeaseId(message.lease_id), message.sample_index))
+
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
         """Apply an upload that is not a rollout.
 

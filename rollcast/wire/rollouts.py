@@ -369,6 +369,23 @@ def received_rollout(message: pb.Rollout, routes: RouteShape | None = None) -> R
     return replace(rollout, body=body, routed_prompt_tokens=routed_prompt_tokens)
 
 
+def without_content(message: pb.Rollout) -> Rollout:
+    """Return what names the attempt of a received rollout, without reading its segments.
+
+    Raises:
+        MalformedMessage: a number is out of range.
+    """
+    return Rollout(
+        lease_id=LeaseId(_counter(message.lease_id)),
+        fencing_token=FencingToken(_counter(message.fencing_token)),
+        group_id=GroupId(_counter(message.group_id)),
+        sample_index=message.sample_index,
+        segments=(),
+        finish_reason="stop",
+        generate_s=0.0,
+    )
+
+
 def _take_routes(segments: Sequence[pb.Segment], shape: RouteShape | None) -> int:
     """Check the routes of a rollout, or discard them, and return the length of the prompt that they are for; 0: none.
 

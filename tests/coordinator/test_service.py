@@ -73,7 +73,7 @@ async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
     forged.CopyFrom(rollouts[0])
     forged.fencing_token += 1000
     forged.lease_id += 1000
-    assert await upload(peer, [forged, pb.Rollout(lease_id=1)]) == [(False, "fenced"), (False, "malformed")]
+    assert await upload(peer, [forged, pb.Rollout(lease_id=1)]) == [(False, "fenced"), (False, "fenced")]
 
 
 async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:

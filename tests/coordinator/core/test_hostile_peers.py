@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.events.actions import Penalise
+from coordinator.core.events.actions import AnswerUpload, Penalise
 from coordinator.core.events.events import LeasesReturned, PartialReceived, PeerAccused
 from coordinator.core.members.fair_share import IDLE, FairShare
 from rollcast.wire.ids import Epoch, PeerId, Version
@@ -104,3 +104,17 @@ def test_no_peer_continues_tokens_of_a_peer_that_sent_something_malformed() -> N
     world.handle(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
     world.handle(wants("b", 2))
     assert [slot.prefix for _, slot in world.take("b")] == [(), ()]
+
+
+def test_only_the_content_of_an_upload_for_a_held_lease_is_read() -> None:
+    world = World()
+    world.start("a", "b")
+    world.handle(wants("a", 2))
+    (lease, slot), *_ = world.take("a")
+    key = (lease.lease_id, slot.sample_index)
+    assert world.core.expects(PeerId("a"), key)
+    assert not world.core.expects(PeerId("b"), key)
+    assert not world.core.expects(PeerId("a"), (lease.lease_id, 99))
+    world.handle(received("a", 1, rollout(lease, slot.sample_index)))
+    assert not world.core.expects(PeerId("a"), key), "a repeated upload is answered by its lease and token alone"
+    assert only(world.handle(received("a", 2, replace(rollout(lease, slot.sample_index), segments=()))), AnswerUpload)

@@ -367,6 +367,9 @@ class TakingShell:
         self.bodies: list[bytes] = []
         self.problems: list[str] = []
 
+    def expects(self, _peer_id: PeerId, _message: pb.Rollout) -> bool:
+        return True
+
     def upload(self, _peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
         self.bodies.append(rollout.body)
         return self._answer()
@@ -439,7 +442,7 @@ async def test_unknown_tokenizer_file_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_flood_takes_no_room_from_members_and_newcomers(tmp_path: Path) -> None:
-    limits = {"connections_per_address": 8, "connections_max": 16, "uploads_at_once": 2}
+    limits = {"connections_per_address": 8, "control_connections_per_address": 8, "uploads_at_once": 2}
     async with running(tmp_path, changed(limits=limits)) as started, Member(await started.join("peer")) as member:
         await member.hello()
         await member.next("welcome")
