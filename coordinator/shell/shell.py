@@ -362,6 +362,7 @@ class Shell:
                 self._async.when_durable(self._ledger.record_quarantine(action))
             case LiftQuarantine(peer_id):
                 self._async.when_durable(self._ledger.lift_quarantine(peer_id))
+                self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))  # its findings are gone
             case Penalise():
                 self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():
