@@ -20,7 +20,7 @@ UTILISATION_ENOUGH = 0.97
 """Predicted utilisation from which no more workers are bought: the last percents cost more than they give."""
 _ROUNDS = 3  # plans made at most
 _RAISE_MAX = 1.2  # factor on the headroom from one plan to the next
-_WARM_UP_STEPS, _STEPS, _DRAWS, _WORKERS_MAX = 20, 40, 1, 24  # of a prediction: about 0.3 s
+_WARM_UP_STEPS, _STEPS, _DRAWS, _WORKERS_MAX = 20, 40, 2, 24  # of a prediction: about 0.5 s; runs differ by chance
 
 
 def promised(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> Plan:
