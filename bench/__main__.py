@@ -64,6 +64,7 @@ BENCHES = {
         "simspeed": "Measure the simulator's virtual seconds per CPU second, with every invariant checked.",
         "prediction": "Compare predicted utilisation, T_bcast and staleness with a simulation or a run (--local).",
         "promise": "Simulate the runs of the shipped plan and of random pools; compare with what the plans promise.",
+        "bill": ("Compare bills of Qwen3-4B and 8B with generating on the learner's GPUs; simulate the promised runs."),
         "capacity": "Plan for 10,000 workers; report the seconds, the gap to the bound, and the cost of simpler rules.",
         "certificate": "Check bounds and infeasibilities of 600 random pools against exhaustive searches.",
         "throughput": "Compare estimated milliseconds per token with measurements held out of every fit.",

@@ -1,4 +1,7 @@
-"""List offers of rented GPUs with the source of each. Origin: data/prices/README.md; take 50 % uncertainty."""
+"""List offers of rented GPUs and of what else a run pays for, with the source of each.
+
+Origin: data/prices/README.md; take 50 % uncertainty.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +55,43 @@ def gpu_prices() -> tuple[GpuPrice, ...]:
         )
         for row in read_rows(FOLDER, "gpu_prices.csv")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPrice:
+    """The price of something that a run needs besides GPUs.
+
+    Args:
+        item: coordinator (a machine) or storage.
+        per: hour, or GB-month (1e9 bytes for a month).
+    """
+
+    item: str
+    provider: str
+    offer: str
+    usd: float
+    per: str
+    source: str
+    read_on: str
+
+
+@functools.cache
+def other_price(item: str) -> OtherPrice:
+    """Return the price of an item.
+
+    Raises:
+        KeyError: there is no such item.
+    """
+    for row in read_rows(FOLDER, "other_prices.csv"):
+        if row["item"] == item:
+            return OtherPrice(**{**row, "usd": float(row["usd"])})  # type: ignore[arg-type]
+    raise KeyError(item)
+
+
+def rented_for_long(hardware: str) -> GpuPrice | None:
+    """Return the cheapest offer per GPU that is not taken back at any time: on-demand, else of a marketplace."""
+    for kind in ("on-demand", "marketplace"):
+        found = [one for one in gpu_prices() if (one.hardware, one.kind) == (hardware, kind)]
+        if found:
+            return min(found, key=lambda one: one.usd_per_gpu_hour)
+    return None

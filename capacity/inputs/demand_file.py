@@ -50,8 +50,12 @@ class DemandSection(ConfigModel):
     them. `measured`: every worker has a measured speed, and update_bytes is given."""
     rollouts_per_step: int = Field(ge=1)
     """R: rollouts in one batch."""
-    t_train_s: float = Field(gt=0)
-    """T_train: seconds of one learner step, waiting not counted."""
+    t_train_s: float | None = Field(None, gt=0)
+    """T_train: seconds of one learner step, waiting not counted; none: from the step times of the catalogue, for the
+    learner's hardware and the mean tokens of R rollouts with their prompts."""
+    learner_hardware: str = ""
+    """GPUs of the learner, for example h100-sxm, from which T_train and its price follow where they are not given;
+    none: those of the catalogue's step times that train a token for the least money."""
     staleness_limit: int = Field(ge=1)
     """S: hard limit on a rollout's age at batch formation, in learner steps."""
     publish_every_steps: int = Field(1, ge=1)
@@ -101,18 +105,20 @@ class DemandSection(ConfigModel):
     """Seconds from the verified copy to its use; the worker generates meanwhile."""
     t_score_s: float = Field(0.0, ge=0)
     """Seconds from a rollout's end to its score."""
-    headroom: float = Field(1.1, ge=1)
-    """phi: rate bought / rate needed."""
+    headroom: float | None = Field(None, ge=1)
+    """phi: least rate bought / rate needed; none: whatever makes the whole bill least, learner included."""
     share_without_a_region: float = Field(0.0, ge=0, le=1)
     """Share of the needed rate that must be left when any one region is lost; 0: not asked for."""
     chance_z: float = Field(0.0, ge=0, le=6)
     """The rate must hold at so many standard deviations of losses (2.33: 99 %); 0: not asked for."""
     usd_per_hour_max: float | None = Field(None, gt=0)
     """Budget for workers and their traffic; none: no limit."""
-    learner_usd_per_hour: float = Field(0.0, ge=0)
-    """Price of the learner's machine."""
-    storage_usd_per_hour: float = Field(0.0, ge=0)
-    """Price of the origin's and the checkpoints' disks."""
+    learner_usd_per_hour: float | None = Field(None, ge=0)
+    """Price of the learner's machine; none: the catalogue's for its hardware, 0 where the model is measured."""
+    coordinator_usd_per_hour: float | None = Field(None, ge=0)
+    """Price of the machine of the coordinator and the origin; none: the catalogue's for 8 virtual CPUs."""
+    storage_usd_per_hour: float | None = Field(None, ge=0)
+    """Price of the storage of checkpoints and versions; none: of the catalogue, by the model's size."""
 
     @model_validator(mode="before")
     @classmethod

@@ -83,6 +83,8 @@ class Demand:
     """Seconds from a rollout's end to its score."""
     headroom: float = 1.05
     """phi: least ratio of the rate bought to the rate needed."""
+    margin_steps: float = 0.0
+    """Learner steps of S that the planner leaves free: rates alone do not see how long groups queue."""
     share_without_a_region: float = 0.0
     """Share of the needed rate that is left when any one region is lost; 0: not asked for."""
     chance_z: float = 0.0
@@ -91,6 +93,8 @@ class Demand:
     """Budget for the workers and their traffic; None: no limit."""
     learner_usd_per_hour: float = 0.0
     """Price of the learner's machine."""
+    coordinator_usd_per_hour: float = 0.0
+    """Price of the machine of the coordinator and the origin."""
     storage_usd_per_hour: float = 0.0
     """Price of the origin's and the checkpoints' disks."""
     conduct: Conduct = field(default_factory=Conduct)
@@ -103,9 +107,10 @@ class Demand:
     def budget_s(self) -> float:
         """Seconds for generating and broadcasting together: ``(S - kappa) T_train``, less what comes before and after.
 
-        Before come publishing and the announcement; after, loading and scoring.
+        Before come publishing and the announcement; after, loading and scoring. The margin is left free.
         """
-        return (self.staleness_limit - self.publish_every_steps) * self.t_train_s - self.fixed_s
+        steps = self.staleness_limit - self.publish_every_steps - self.margin_steps
+        return steps * self.t_train_s - self.fixed_s
 
     @property
     def fixed_s(self) -> float:

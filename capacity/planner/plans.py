@@ -71,6 +71,25 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class SlackTrial:
+    """What a headroom and a margin give.
+
+    Args:
+        margin_steps: learner steps of S that the rows leave free.
+        workers: number of workers on.
+        utilisation: share of the time in which the learner trains, as predicted.
+        usd_per_hour, usd_per_step: the whole bill: workers, traffic, learner, coordinator and storage.
+    """
+
+    headroom: float
+    margin_steps: float
+    workers: int
+    utilisation: float
+    usd_per_hour: float
+    usd_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """What the run of a plan is expected to do, by a model of the fleet with groups, waits and pacing.
 
@@ -79,14 +98,14 @@ class Expected:
         dropped_share: share of the ended rollouts that come too late for any batch; they are paid for.
         t_bcast_p95_s: seconds from announcement to the last worker's copy, 95th percentile.
         mean_age: of trained rollouts, in learner steps.
-        headroom_asked: phi of the demand; the plan's own is higher where rates alone would have been too few workers.
+        trials: the slacks that were tried; the plan's own makes the bill of a step least.
     """
 
     utilisation: float
     dropped_share: float
     t_bcast_p95_s: float
     mean_age: float
-    headroom_asked: float
+    trials: tuple[SlackTrial, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

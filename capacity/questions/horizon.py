@@ -2,7 +2,8 @@
 
 Every declared uncertainty is sampled many times and propagated: a slower learner needs fewer rollouts a second;
 slow workers make it wait; a late version makes rollouts too old, and the pipeline of S - kappa steps can only turn as
-fast as one version and one rollout go through it. Preemptions are a Poisson number over the whole run.
+fast as one version and one rollout go through it. Preemptions are a Poisson number over the whole run. Waits that the
+plan expects beside these lengthen every step alike.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Forecast:
     """The forecast of a plan over so many learner steps.
 
     Args:
-        workers_usd, egress_usd, learner_usd, storage_usd: components of ``usd``.
+        workers_usd, egress_usd, learner_usd, coordinator_usd, storage_usd: components of ``usd``.
         utilisation: share of the time in which the learner trains.
         in_time, in_budget: share of the samples within the deadline and the budget; None without one.
     """
@@ -79,10 +80,26 @@ class Forecast:
     workers_usd: Range
     egress_usd: Range
     learner_usd: Range
+    coordinator_usd: Range
     storage_usd: Range
     utilisation: Range
     in_time: float | None
     in_budget: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a plan keeps a goal.
+
+    Args:
+        what: the figures in words.
+        remedies: single changes after which the goal is kept, smallest first: ("deadline: 7 h -> 13.4 h"); empty if
+            it is kept.
+    """
+
+    kept: bool
+    what: str
+    remedies: tuple[str, ...]
 
 
 def forecast(
@@ -119,6 +136,7 @@ def forecast(
         "workers_usd": hours * plan.workers_usd_per_hour * price,
         "egress_usd": egress * price,
         "learner_usd": hours * demand.learner_usd_per_hour,
+        "coordinator_usd": hours * demand.coordinator_usd_per_hour,
         "storage_usd": hours * demand.storage_usd_per_hour,
     }
     usd = np.sum(list(parts.values()), axis=0)
@@ -147,7 +165,15 @@ def _step_s(plan: Plan, t_train_s: Floats, t_bcast_s: Floats, rate: Floats, spee
     through_s = t_bcast_s + plan.t_gen_p90_s / speed + demand.t_score_s + demand.t_load_s
     turning_s = through_s / (demand.staleness_limit - demand.publish_every_steps)
     longest: Floats = np.maximum(np.maximum(t_train_s, filling_s), turning_s)
-    return longest
+    return longest * _waits(plan)
+
+
+def _waits(plan: Plan) -> float:
+    """Return the seconds of a step as predicted / by rates alone, at least 1."""
+    if plan.expected is None or plan.utilisation <= 0:
+        return 1.0
+    by_rates = min(1.0, plan.rate_rollouts_per_second / plan.rate_needed_rollouts_per_second)
+    return max(1.0, by_rates / plan.utilisation)
 
 
 def _kept(plan: Plan, hours: float, rng: np.random.Generator, draws: int) -> Floats:

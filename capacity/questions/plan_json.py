@@ -17,10 +17,11 @@ from capacity.inputs.pool_checks import Filled, Skipped
 from capacity.inputs.pool_rows import PoolRow
 from capacity.model.assumptions import Assumption
 from capacity.planner.plans import Plan
-from capacity.questions.horizon import Forecast
+from capacity.questions.bill import Bill, bill_of
+from capacity.questions.horizon import Forecast, Verdict
 from rollcast.runtime.errors import PlanFileError
 
-SCHEMA: Literal["rollcast.capacity.plan/1"] = "rollcast.capacity.plan/1"
+SCHEMA: Literal["rollcast.capacity.plan/2"] = "rollcast.capacity.plan/2"
 FILE_BYTES_MAX = 256 << 20
 
 
@@ -47,7 +48,12 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The totals under the table. ``usd_per_step`` covers workers and traffic, but not the learner's machine."""
+    """The totals under the table.
+
+    Args:
+        usd_per_hour, usd_per_step: the whole bill: workers, traffic, learner, coordinator and storage.
+        bill: its rows.
+    """
 
     usd_per_hour: float
     usd_per_step: float
@@ -57,6 +63,7 @@ class Totals:
     gap: float
     chosen: int
     candidates: int
+    bill: Bill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +77,10 @@ class PlanDocument:
         totals: figures derived from the plan, for readers that need nothing else.
         forecast: cost and duration of so many learner steps; None if it was not requested.
         machines: rows of the pool that state what starts their workers, for `rollcast capacity apply`.
+        verdict: whether the deadline or the budget is kept; None without one.
     """
 
-    schema: Literal["rollcast.capacity.plan/1"] = SCHEMA
+    schema: Literal["rollcast.capacity.plan/2"] = SCHEMA
     software: str
     made_at: str
     inputs: Inputs
@@ -81,20 +89,22 @@ class PlanDocument:
     plan: Plan
     forecast: Forecast | None = None
     machines: tuple[PoolRow, ...] = ()
+    verdict: Verdict | None = None
 
 
 def totals_of(plan: Plan) -> Totals:
-    """Return the totals of a plan; zeros where no worker is chosen."""
-    steps_per_hour = 3600.0 / plan.demand.t_train_s * plan.utilisation
+    """Return the totals of a plan; without a chosen worker the learner waits all the time, and a step costs 0."""
+    bill = bill_of(plan.demand, plan.workers_usd_per_hour, plan.egress_usd_per_hour, plan.utilisation)
     return Totals(
-        usd_per_hour=plan.usd_per_hour,
-        usd_per_step=plan.usd_per_hour / steps_per_hour if steps_per_hour > 0 else 0.0,
+        usd_per_hour=bill.usd_per_hour,
+        usd_per_step=bill.usd_per_step,
         t_bcast_s=plan.t_bcast_s,
         staleness_needed=plan.staleness_needed,
         utilisation=plan.utilisation,
         gap=plan.gap,
         chosen=len(plan.chosen),
         candidates=len(plan.candidates),
+        bill=bill,
     )
 
 

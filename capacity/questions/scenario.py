@@ -19,6 +19,7 @@ from capacity.model.roofline import ModelShape
 from capacity.model.units import BYTES_PER_MBIT
 from capacity.model.version_bytes import delta_share
 from capacity.model.workers import Worker
+from capacity.questions.central_machines import CentralMachines, central_machines_of
 from capacity.questions.plan_json import Inputs
 from capacity.questions.scenario_assumptions import assumptions_of
 from rollcast.runtime.errors import ConfigError, PoolError
@@ -26,6 +27,8 @@ from rollcast.wire.rollouts import AtVersionSwap
 
 LENGTH_QUANTILES = 400
 """Quantiles that stand for the lengths of rollouts in predictions and simulations."""
+HEADROOM_USUAL = 1.1
+"""phi where none is given: `plan` begins its search with it, `what-if` and `replan` take it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +36,15 @@ class Scenario:
     """A demand and the workers to choose from.
 
     Args:
+        headroom_least: least phi; the demand has it, or a usual one to begin with where it was not given.
+        central: machines of the learner and the coordinator, and storage.
         rollouts: lengths and model of what is generated, for questions about other models.
         machines: rows of the pool that state what starts their workers.
     """
 
     demand: Demand
+    headroom_least: float
+    central: CentralMachines
     workers: tuple[Worker, ...]
     assumptions: tuple[Assumption, ...]
     inputs: Inputs
@@ -61,11 +68,14 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
             cause=" ".join(skipped_lines(skipped)),
             fix="correct them, or set a value for all of them with --assume column=value",
         )
-    demand = demand_of(file, rollouts.model, rollouts.lengths if rollouts.model is not None else None)
+    central = central_machines_of(file, rollouts.model, file.lengths.prompt_tokens + rollouts.lengths.mean)
+    demand = demand_of(file, rollouts.model, central, rollouts.lengths if rollouts.model is not None else None)
     return Scenario(
         demand=demand,
+        headroom_least=file.demand.headroom or 1.0,
+        central=central,
         workers=made.workers,
-        assumptions=assumptions_of(file, demand, rollouts, made, pool.taken),
+        assumptions=assumptions_of(file, demand, central, rollouts, made, pool.taken),
         inputs=Inputs(
             pool=pool_source,
             demand=demand_source,
@@ -86,14 +96,16 @@ def defaults_of(file: DemandFile, demand: Demand) -> tuple[str, ...]:
     found = [
         f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in file.demand
-        if key not in given and value is not None
+        if key not in given and value not in (None, "")
     ]
     if file.demand.t_publish_s is None:
         found.append(f"t_publish_s {demand.conduct.t_publish_s:.3g} (from update_bytes and the uplink)")
     return tuple(found)
 
 
-def demand_of(file: DemandFile, model: ModelShape | None, lengths: LengthDistribution | None = None) -> Demand:
+def demand_of(
+    file: DemandFile, model: ModelShape | None, central: CentralMachines, lengths: LengthDistribution | None = None
+) -> Demand:
     """Return the demand of a file; the bytes of a version come from the model where they are not given.
 
     Args:
@@ -104,7 +116,7 @@ def demand_of(file: DemandFile, model: ModelShape | None, lengths: LengthDistrib
         conduct=conduct_of(file, model),
         length_quantiles=lengths.quantiles(LENGTH_QUANTILES) if lengths is not None else (),
         rollouts_per_step=values.rollouts_per_step,
-        t_train_s=values.t_train_s,
+        t_train_s=central.t_train_s,
         staleness_limit=values.staleness_limit,
         publish_every_steps=values.publish_every_steps,
         update_bytes=update_bytes(file, model),
@@ -116,12 +128,13 @@ def demand_of(file: DemandFile, model: ModelShape | None, lengths: LengthDistrib
         t_swap_s=values.t_swap_s,
         t_load_s=values.t_load_s,
         t_score_s=values.t_score_s,
-        headroom=values.headroom,
+        headroom=values.headroom or HEADROOM_USUAL,
         share_without_a_region=values.share_without_a_region,
         chance_z=values.chance_z,
         usd_per_hour_max=values.usd_per_hour_max,
-        learner_usd_per_hour=values.learner_usd_per_hour,
-        storage_usd_per_hour=values.storage_usd_per_hour,
+        learner_usd_per_hour=central.learner_usd_per_hour,
+        coordinator_usd_per_hour=central.coordinator_usd_per_hour,
+        storage_usd_per_hour=central.storage_usd_per_hour,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from capacity.catalogue.prices import other_price
 from capacity.catalogue.served import UNTIMED_INTERVAL, efficiencies
 from capacity.inputs.demand_file import DemandFile
 from capacity.inputs.pool_rows import PoolRow
@@ -12,8 +13,9 @@ from capacity.inputs.pool_speeds import MEASURED_INTERVAL, Pool, Rollouts
 from capacity.model.assumptions import Assumption
 from capacity.model.broadcast_bound import stripe_factor
 from capacity.model.demand import Demand
-from capacity.model.units import BYTES_PER_MBIT
+from capacity.model.units import BYTES_PER_GB, BYTES_PER_MBIT
 from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
+from capacity.questions.central_machines import CentralMachines, price_source
 
 GIVEN, DEFAULT = "given", "by default"
 _PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
@@ -23,21 +25,22 @@ _LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
 
 
 def assumptions_of(
-    file: DemandFile, demand: Demand, rollouts: Rollouts, pool: Pool, rows: Sequence[PoolRow]
+    file: DemandFile, demand: Demand, central: CentralMachines, rollouts: Rollouts, pool: Pool, rows: Sequence[PoolRow]
 ) -> tuple[Assumption, ...]:
     """Return the assumptions in the order in which people read them: learner, version, rollouts, workers."""
     return (
-        *_of_learner(file, demand),
+        *_of_learner(file, demand, central),
+        *_of_central(file, central),
         *_of_versions(file, demand, rollouts),
         *_of_rollouts(file, rollouts, pool),
         *_of_rows(rows),
     )
 
 
-def _of_learner(file: DemandFile, demand: Demand) -> Iterator[Assumption]:
+def _of_learner(file: DemandFile, demand: Demand, central: CentralMachines) -> Iterator[Assumption]:
     yield Assumption("model", file.demand.model, "", GIVEN)
     yield Assumption("rollouts per step, R", demand.rollouts_per_step, "rollouts", GIVEN)
-    yield Assumption("learner step, T_train", demand.t_train_s, "s", GIVEN, 0.1)
+    yield _of_step(file, central)
     yield Assumption("staleness limit, S", demand.staleness_limit, "learner steps", GIVEN)
     yield Assumption(
         "steps between versions, kappa",
@@ -45,13 +48,41 @@ def _of_learner(file: DemandFile, demand: Demand) -> Iterator[Assumption]:
         "learner steps",
         _source(file, "publish_every_steps"),
     )
-    yield Assumption("headroom, phi", demand.headroom, "bought / needed", _source(file, "headroom"))
+    if file.demand.headroom is not None:
+        yield Assumption("headroom, phi, at least", demand.headroom, "bought / needed", GIVEN)
     if demand.usd_per_hour_max is not None:
         yield Assumption("budget", demand.usd_per_hour_max, "$/h", GIVEN)
     if demand.share_without_a_region:
         yield Assumption("rate left without any one region", demand.share_without_a_region, "of the needed rate", GIVEN)
     if demand.chance_z:
         yield Assumption("rate must hold at", demand.chance_z, "standard deviations", GIVEN)
+
+
+def _of_step(file: DemandFile, central: CentralMachines) -> Assumption:
+    learner = central.learner
+    if file.demand.t_train_s is not None or learner is None:
+        return Assumption("learner step, T_train", central.t_train_s, "s", GIVEN, 0.1)
+    source = f"{learner.tokens_per_second:,.0f} tokens/s: {learner.pace_source}"
+    return Assumption("learner step, T_train", central.t_train_s, "s", source, learner.relative_uncertainty)
+
+
+def _of_central(file: DemandFile, central: CentralMachines) -> Iterator[Assumption]:
+    """Return the prices of what is no worker; their sources where the catalogue supplied them."""
+    learner, values = central.learner, file.demand
+    if values.learner_usd_per_hour is not None:
+        source = GIVEN
+    elif learner is None or learner.usd_per_hour is None:
+        source = "not known: give learner_usd_per_hour"
+    else:
+        source = f"{learner.name}, {learner.price_source}"
+    yield Assumption("learner's machine", central.learner_usd_per_hour, "$/h", source)
+    source = GIVEN if values.coordinator_usd_per_hour is not None else price_source(other_price("coordinator"))
+    yield Assumption("coordinator's machine", central.coordinator_usd_per_hour, "$/h", source)
+    source = GIVEN
+    if values.storage_usd_per_hour is None:
+        stored = f"{central.stored_bytes / BYTES_PER_GB:,.0f} GB of checkpoints and versions"
+        source = f"{stored}, {price_source(other_price('storage'))}"
+    yield Assumption("storage", central.storage_usd_per_hour, "$/h", source)
 
 
 def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterator[Assumption]:

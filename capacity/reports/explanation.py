@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from capacity.planner.plans import Candidate, Plan
 from capacity.questions.explain import Explanation
 from capacity.questions.inverse import Bought
-from capacity.reports.plan import row_sheet, totals_lines
+from capacity.reports.plan import bill_sheet, row_sheet, slack_sheet, totals_lines
 from capacity.reports.tables import Column, Sheet
 
 #: System -> its name for S. docs/capacity.md has the whole dictionary with units.
@@ -33,7 +33,9 @@ def explanation_sheets(plan: Plan, explanation: Explanation, bought: Bought | No
     columns = (Column("row", "limit"), Column("words", "value", prose=True))
     prices = tuple((f"{one.row.name} {one.row.subject}".strip(), one.words) for one in explanation.shadow_prices)
     lines = [explanation.what, *_neighbours(explanation), *_dollar(bought), *totals_lines(plan), staleness_line(plan)]
-    return [limits, Sheet("shadow prices", columns, prices, lines=tuple(lines)), _changes(plan, explanation)]
+    shadows = Sheet("shadow prices", columns, prices, lines=tuple(lines))
+    bills = [bill_sheet(plan), *filter(None, [slack_sheet(plan)])]
+    return [limits, shadows, *bills, _changes(plan, explanation)]
 
 
 def staleness_line(plan: Plan) -> str:

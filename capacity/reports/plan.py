@@ -9,8 +9,9 @@ from capacity.inputs.pool_checks import filled_line, skipped_lines
 from capacity.model.assumptions import Assumption
 from capacity.model.units import BYTES_PER_MBIT
 from capacity.planner.plans import Candidate, Plan, Row
-from capacity.questions.horizon import Forecast
+from capacity.questions.horizon import Forecast, Verdict
 from capacity.questions.plan_json import Inputs, totals_of
+from capacity.questions.promise import UTILISATION_ENOUGH
 from capacity.reports.tables import TICK, Cell, Column, Sheet
 
 ROWS_SHOWN = 40
@@ -123,9 +124,9 @@ def totals_lines(plan: Plan) -> tuple[str, ...]:
     if not plan.feasible:
         return (f"0 of {totals.candidates:,} workers: infeasible",)
     return (
-        f"{TICK} {totals.chosen:,} of {totals.candidates:,} workers · {totals.usd_per_hour:,.2f} $/h "
+        f"{TICK} {totals.chosen:,} of {totals.candidates:,} workers · {plan.usd_per_hour:,.2f} $/h "
         f"(workers {plan.workers_usd_per_hour:,.2f} + traffic {plan.egress_usd_per_hour:,.2f}) · "
-        f"{totals.usd_per_step:,.4f} $/step",
+        f"whole bill {totals.usd_per_hour:,.2f} $/h, {totals.usd_per_step:,.4f} $/step",
         f"T_bcast {plan.t_bcast_s:,.1f} s · T_gen p90 {plan.t_gen_p90_s:,.1f} s · "
         f"S needed {plan.staleness_needed} of {plan.demand.staleness_limit} · "
         f"no set costs less than {plan.lp_bound_usd_per_hour:,.2f} $/h (LP bound), gap {plan.gap:.2%}{_of_whole(plan)}",
@@ -139,14 +140,70 @@ def _expected_line(plan: Plan) -> str:
     if expected is None:
         return f"utilisation {plan.utilisation:.1%} by rates alone"
     wasted_usd = plan.usd_per_hour * expected.dropped_share
-    line = (
+    return (
         f"expected of the run: utilisation {expected.utilisation:.1%} · dropped {expected.dropped_share:.1%} "
         f"({wasted_usd:,.2f} $/h) · T_bcast p95 {expected.t_bcast_p95_s:,.1f} s · "
         f"mean age {expected.mean_age:.1f} steps"
     )
-    if plan.demand.headroom > expected.headroom_asked:
-        line += f" · headroom {expected.headroom_asked:.2f} raised to {plan.demand.headroom:.2f} for waits"
-    return line
+
+
+def bill_sheet(plan: Plan) -> Sheet:
+    """Return a table of the whole bill by row, at the pace that is expected."""
+    bill = totals_of(plan).bill
+    columns = (
+        Column("row", "the whole bill"),
+        Column("usd_per_hour", "$/h", 3),
+        Column("usd_per_step", "$/step", 5),
+        Column("share", "share of it %", 1),
+    )
+    parts = (
+        ("workers", bill.workers_usd_per_hour),
+        ("traffic", bill.traffic_usd_per_hour),
+        ("learner", bill.learner_usd_per_hour),
+        ("coordinator", bill.coordinator_usd_per_hour),
+        ("storage", bill.storage_usd_per_hour),
+        ("in all", bill.usd_per_hour),
+    )
+    pace, whole = bill.steps_per_hour, bill.usd_per_hour
+    rows = tuple(
+        (name, usd, usd / pace if pace > 0 else None, 100.0 * usd / whole if whole > 0 else None) for name, usd in parts
+    )
+    return Sheet("bill", columns, rows)
+
+
+def slack_sheet(plan: Plan) -> Sheet | None:
+    """Return a table of the slacks that were tried, a tick on the plan's; None where nothing was predicted."""
+    if plan.expected is None or not plan.expected.trials:
+        return None
+    columns = (
+        Column("chosen", "on"),
+        Column("headroom", "rate bought / needed", 2),
+        Column("margin_steps", "steps of S left free", 1),
+        Column("workers", "workers"),
+        Column("utilisation_percent", "utilisation %", 1),
+        Column("usd_per_hour", "whole bill $/h", 2),
+        Column("usd_per_step", "$/step", 4),
+    )
+    rows = tuple(
+        (
+            (one.headroom, one.margin_steps) == (plan.demand.headroom, plan.demand.margin_steps),
+            one.headroom,
+            one.margin_steps,
+            one.workers,
+            100.0 * one.utilisation,
+            one.usd_per_hour,
+            one.usd_per_step,
+        )
+        for one in plan.expected.trials
+    )
+    return Sheet("slack, chosen by the whole bill", columns, rows, marked=0, lines=(_slack_line(plan),))
+
+
+def _slack_line(plan: Plan) -> str:
+    if plan.demand.learner_usd_per_hour <= 0:
+        return f"the learner has no price: the cheapest set that keeps it busy for {UTILISATION_ENOUGH:.0%} of the time"
+    share = plan.demand.learner_usd_per_hour / totals_of(plan).usd_per_hour
+    return f"the cheapest learner step; the learner is {share:.0%} of the bill whether it trains or waits"
 
 
 def _of_whole(plan: Plan) -> str:
@@ -259,7 +316,19 @@ def _uncertainty(share: float | None) -> str:
     return f"{share:.0%}" if share else ""
 
 
-def forecast_sheet(forecast: Forecast) -> Sheet:
+def verdict_lines(verdict: Verdict | None) -> list[str]:
+    """Return lines on a deadline or budget: the figures, and what would keep one that is missed."""
+    if verdict is None:
+        return []
+    if verdict.kept:
+        return [f"kept: {verdict.what}"]
+    lines = [f"infeasible: {verdict.what}"]
+    if verdict.remedies:
+        lines.append("any one of these makes it feasible, smallest change first:")
+    return lines + [f"  - {remedy}" for remedy in verdict.remedies]
+
+
+def forecast_sheet(forecast: Forecast, verdict: Verdict | None = None) -> Sheet:
     """Return a table of hours and dollars with their spread, and how likely the deadline and the budget are kept."""
     columns = (
         Column("figure", f"of {forecast.steps:,} learner steps"),
@@ -273,10 +342,11 @@ def forecast_sheet(forecast: Forecast) -> Sheet:
         ("  workers", forecast.workers_usd),
         ("  traffic", forecast.egress_usd),
         ("  learner", forecast.learner_usd),
+        ("  coordinator", forecast.coordinator_usd),
         ("  storage", forecast.storage_usd),
         ("learner utilisation", forecast.utilisation),
     )
     rows = tuple((name, one.p10, one.p50, one.p90) for name, one in ranges)
     kept = (("the deadline", forecast.in_time), ("the budget", forecast.in_budget))
     lines = tuple(f"{name} is kept in {share:.0%} of the samples" for name, share in kept if share is not None)
-    return Sheet("forecast", columns, rows, lines=lines)
+    return Sheet("forecast", columns, rows, lines=(*lines, *verdict_lines(verdict)))

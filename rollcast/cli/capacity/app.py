@@ -16,6 +16,7 @@ _COMMANDS = {
     "apply": ("apply:apply", "Show what would be started to carry out a plan; start it with --yes."),
     "validate": ("validate:validate", "Simulate a plan and compare the results with its predictions."),
     "diff": ("diff:diff", "Compare two plans."),
+    "compare": ("compare:compare", "Compare a plan's bill with generating on the learner's class of GPUs."),
     "status": ("live:status", "Show which peers of a run are on and why."),
     "price": ("live:price", "Set the price of peers of a run."),
     "set": ("live:change", "Set S, kappa and the budget of a running run."),

@@ -82,6 +82,8 @@ def _print_smallest_staleness(made: Plan) -> None:
 
 def _largest_model(pool: PoolOptions | None, demand: DemandOptions) -> str:
     """Return the answer in words. A model that fits into no worker's memory has no workers."""
+    step_s = scenario(pool, demand).demand.t_train_s
+    demand = replace(demand, setting=(*demand.setting, f"demand.t_train_s={step_s}"))
 
     def asked(name: str) -> tuple[Demand, Sequence[Worker]]:
         try:

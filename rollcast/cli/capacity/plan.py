@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from capacity.model.units import SECONDS_PER_HOUR
 from capacity.planner.plans import Plan
 from capacity.predict.prediction import predict
-from capacity.questions.horizon import Forecast, forecast, uncertainty_of
+from capacity.questions.goal import Goal, chosen_for, verdict_of
 from capacity.questions.plan_json import PlanDocument, document_of, encode
-from capacity.questions.promise import promised
+from capacity.questions.promise import cheapest, promised, promises
 from capacity.questions.scenario import Scenario
 from capacity.reports.plan import (
     assumption_sheet,
+    bill_sheet,
     candidate_sheet,
     forecast_sheet,
     in_order,
@@ -24,12 +28,16 @@ from capacity.reports.plan import (
     input_lines,
     row_sheet,
     short_sheet,
+    verdict_lines,
 )
 from capacity.reports.plots import Point, utilisation_against_workers
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenario
 from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
+from rollcast.cli.durations import seconds_of
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.version import software_version
+
+_USD = re.compile(r"\$?(\d+(?:\.\d+)?)(?:usd|\$)?", re.IGNORECASE)
 
 
 def plan(
@@ -37,8 +45,8 @@ def plan(
     pool: PoolOptions | None = None,
     demand: DemandOptions | None = None,
     steps: int | None = None,
-    deadline_hours: float | None = None,
-    budget_usd: float | None = None,
+    deadline: str | None = None,
+    budget: str | None = None,
     seed: int = 0,
     all_rows: Annotated[bool, Parameter(name="--all", negative=())] = False,
     form: FormatOption = "table",
@@ -46,14 +54,17 @@ def plan(
 ) -> int:
     """Choose the cheapest set of workers that keeps the learner busy within the staleness limit.
 
-    The exit status is 0 if there is one, and 2 if not; then the answer has the reason and the single changes that help.
+    The exit status is 0 if there is one that keeps the deadline and the budget at the median, and 2 if not; then the
+    answer has the reason and the single changes that help.
 
     Parameters
     ----------
     steps
         Number of learner steps to forecast: total cost and hours with p10 to p90, including learner and storage.
-    deadline_hours, budget_usd
-        Deadline and budget of the whole run, with --steps: how likely each is kept.
+    deadline
+        Time for these steps, for example 7h or 1d12h: the cheapest learner and workers that keep it are chosen.
+    budget
+        Money for these steps, for example 200usd: for workers, traffic, learner, coordinator and storage together.
     seed
         Seed of the forecast's samples.
     all_rows
@@ -67,28 +78,68 @@ def plan(
         from rollcast.runtime.charts import check_path
 
         check_path(plot)
-    document = planned(scenario(pool, demand))
-    whole = None
-    if steps is not None and document.plan.feasible:
-        whole = _forecast(document, steps, seed, deadline_hours, budget_usd)
-    show(replace(document, forecast=whole), form, all_rows=all_rows)
+    goal = _goal(steps, deadline, budget)
+    asked = scenario(pool, demand)
+    document = planned(asked) if goal is None else planned_for(goal, _scenarios(asked, goal, pool, demand), seed)
+    show(document, form, all_rows=all_rows)
     if plot is not None:
         plot_utilisation(plot, document.plan)
-    return FEASIBLE if document.plan.feasible else INFEASIBLE
+    kept = document.verdict is None or document.verdict.kept
+    return FEASIBLE if document.plan.feasible and kept else INFEASIBLE
 
 
-def _forecast(
-    document: PlanDocument, steps: int, seed: int, deadline_hours: float | None, budget_usd: float | None
-) -> Forecast:
+def _goal(steps: int | None, deadline: str | None, budget: str | None) -> Goal | None:
+    if steps is None:
+        if deadline is not None or budget is not None:
+            option = "--deadline" if deadline is not None else "--budget"
+            raise ConfigError(f"{option} is for a number of learner steps", fix="give the number with --steps")
+        return None
     if steps < 1:
         raise ConfigError(f"--steps {steps} is out of range", fix="use at least 1")
-    sure = uncertainty_of(document.assumptions)
-    return forecast(document.plan, steps, sure, seed=seed, deadline_hours=deadline_hours, budget_usd=budget_usd)
+    hours = None if deadline is None else seconds_of(deadline) / SECONDS_PER_HOUR
+    return Goal(steps=steps, deadline_hours=hours, budget_usd=None if budget is None else _usd(budget))
+
+
+def _usd(text: str) -> float:
+    found = _USD.fullmatch(text.strip().replace(" ", "").replace(",", ""))
+    if found is None or float(found[1]) <= 0:
+        raise ConfigError(f"{text!r} is not an amount of money", fix="write US dollars, such as 200usd")
+    return float(found[1])
+
+
+def _scenarios(
+    asked: Scenario, goal: Goal, pool: PoolOptions | None, demand: DemandOptions | None
+) -> Iterator[Scenario]:
+    """Yield the scenario and, for a deadline, those of the catalogue's other learners where none was asked for."""
+    yield asked
+    if goal.deadline_hours is None:
+        return
+    options = demand or DemandOptions()
+    for machine in asked.central.others:
+        setting = (*options.setting, f"demand.learner_hardware={machine.hardware}")
+        yield scenario(pool, replace(options, setting=setting))
 
 
 def planned(asked: Scenario) -> PlanDocument:
     """Plan a scenario and return the plan with its inputs."""
-    return documented(promised(asked.demand, asked.workers), asked)
+    return documented(promised(asked.demand, asked.workers, headroom_least=asked.headroom_least), asked)
+
+
+def planned_for(goal: Goal, scenarios: Iterator[Scenario], seed: int) -> PlanDocument:
+    """Plan for a number of steps: the first scenario, and the others where it does not keep the goal."""
+    plans: list[tuple[Scenario, Plan]] = []
+    for asked in scenarios:
+        made = promises(asked.demand, asked.workers, headroom_least=asked.headroom_least)
+        if not made[0].feasible:
+            if not plans:
+                return documented(made[0], asked)
+            continue
+        plans += [(asked, one) for one in made] if goal.limits else [(asked, cheapest(made))]
+        choice = chosen_for(goal, plans, seed=seed)
+        if goal.kept_by(choice.forecast):
+            break
+    verdict = verdict_of(goal, choice, seed=seed) if goal.limits else None
+    return replace(documented(choice.plan, choice.scenario), forecast=choice.forecast, verdict=verdict)
 
 
 def documented(made: Plan, asked: Scenario) -> PlanDocument:
@@ -118,13 +169,17 @@ def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) 
         sheets.append(workers)
     if form == "html":
         sheets[-1] = replace(workers, lines=(*infeasible_lines(made), *workers.lines))
-        sheets += [row_sheet(made), *([forecast_sheet(document.forecast)] if document.forecast is not None else [])]
+        sheets.append(row_sheet(made))
+    if made.feasible:
+        sheets.append(bill_sheet(made))
+    if document.forecast is not None:
+        sheets.append(forecast_sheet(document.forecast, document.verdict))
     print_sheets(sheets, form, title="plan", main=1)
     if form == "table":
         for line in infeasible_lines(made):
             print(line)
-        if document.forecast is not None:
-            print_sheets([forecast_sheet(document.forecast)], form, title="forecast")
+    elif form == "csv":
+        note(verdict_lines(document.verdict))
 
 
 _POINTS = 8  # of the curve; each is a prediction that takes about a second

@@ -1,4 +1,4 @@
-"""Test the tables of the catalogue that only benchmarks read: region links, step times, spot availability."""
+"""Test the tables of the catalogue that only benchmarks read: region links, spot availability."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bench.capacity.region_links import ten_regions
-from bench.capacity.step_times import step_times, t_train_s
 from bench.capacity.trace_availability import spot_instances
 
 
@@ -19,19 +18,6 @@ def test_ten_regions_are_alike_both_ways() -> None:
     assert np.isinf(np.diag(matrix.bytes_per_second)).all()
     a, b = matrix.regions.index("Oregon"), matrix.regions.index("Virginia")
     assert (matrix.bytes_per_second[a, b], matrix.delay_s[a, b]) == (0.79e9 / 8, 0.067)
-
-
-def test_steps_agree_with_their_tokens() -> None:
-    assert len(step_times()) == 53
-    for one in step_times():
-        assert one.step_s > 0
-        assert one.tokens_per_second > 0
-        assert one.hardware in ("a6000", "h100", "h200", "b200")
-        assert one.lora_rank in (None, 16)
-
-
-def test_a_step_is_its_tokens_over_the_learners_pace() -> None:
-    assert t_train_s(512, 2000.0, 10_240.0) == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(("name", "hours", "most"), [("p3", 11.37, 32), ("g4dn", 10.63, 24), ("gcp-v100", 24.17, 80),

@@ -15,8 +15,9 @@ from capacity.catalogue.egress import egress_usd_per_gb
 from capacity.catalogue.gpus import gpu_named, gpus
 from capacity.catalogue.models import model_named, models
 from capacity.catalogue.origins import ORIGINS
-from capacity.catalogue.prices import gpu_prices
+from capacity.catalogue.prices import gpu_prices, other_price, rented_for_long
 from capacity.catalogue.served import efficiencies, efficiency_of, interval_of, measured_decodes, modelled_decodes
+from capacity.catalogue.step_times import step_times
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.model.roofline import UNTIMED_EFFICIENCY
 from rollcast.policy.config import LoraConfig, ModelConfig, adapted
@@ -209,3 +210,28 @@ def test_prompts_have_their_own() -> None:
     assert prompts is not None
     assert prompts.mean == pytest.approx(2048, rel=0.01)
     assert lengths_named("unheard-of") is None
+
+
+def test_steps_agree_with_their_tokens() -> None:
+    assert len(step_times()) == 53
+    for one in step_times():
+        assert one.step_s > 0
+        assert one.tokens_per_second > 0
+        assert one.hardware in gpus()
+        assert one.lora_rank in (None, 16)
+
+
+def test_a_learner_is_rented_where_it_is_not_taken_back() -> None:
+    found = rented_for_long("h100-sxm")
+    assert found is not None
+    assert (found.kind, found.usd_per_gpu_hour) == ("on-demand", 2.29)
+    assert rented_for_long("no-such-gpu") is None
+
+
+def test_other_prices_name_their_source() -> None:
+    for item, per in (("coordinator", "hour"), ("storage", "GB-month")):
+        assert other_price(item).usd > 0
+        assert other_price(item).per == per
+        assert other_price(item).source
+    with pytest.raises(KeyError):
+        other_price("coffee")

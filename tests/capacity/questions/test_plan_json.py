@@ -21,7 +21,7 @@ def test_a_document_survives_a_round_trip() -> None:
 
 def test_units_are_in_the_keys_and_totals_are_derived() -> None:
     document = json.loads(encode(sample_document()))
-    assert document["schema"] == "rollcast.capacity.plan/1"
+    assert document["schema"] == "rollcast.capacity.plan/2"
     assert document["plan"]["demand"]["learner_upload_bytes_per_second"] == 125e6
     totals = document["totals"]
     steps_per_hour = 3600 / document["plan"]["demand"]["t_train_s"]
@@ -52,7 +52,7 @@ def test_the_schema_names_what_a_document_has() -> None:
         (b"[]", "no plan"),
         (b'{"a": 1}', "no plan"),
         (b'{"schema": "rollcast.capacity.plan/9"}', "plan/9"),
-        (b'{"schema": "rollcast.capacity.plan/1", "software": 3}', r"\$.software"),
+        (b'{"schema": "rollcast.capacity.plan/2", "software": 3}', r"\$.software"),
     ],
 )
 def test_files_that_are_no_plan_are_errors(data: bytes, message: str) -> None:

@@ -36,3 +36,18 @@ def test_an_infeasible_plan_promises_nothing() -> None:
     made = promised(demand(staleness_limit=1), [worker(0)])
     assert not made.feasible
     assert made.expected is None
+
+
+def test_the_whole_bill_decides_how_much_slack_is_bought() -> None:
+    """An expensive learner is worth more workers, and no slack that was tried makes a step cheaper."""
+    workers = [worker(number, speeds=SPEEDS) for number in range(24)]
+    conduct = Conduct(samples_per_group=4, lead_margin_steps=0.0)
+    asked = demand(rollouts_per_step=24, headroom=1.0, length_quantiles=LENGTHS, conduct=conduct)
+    cheap = promised(replace(asked, learner_usd_per_hour=0.5), workers)
+    dear = promised(replace(asked, learner_usd_per_hour=500.0), workers)
+    for made in (cheap, dear):
+        assert made.expected is not None
+        best = min(made.expected.trials, key=lambda one: one.usd_per_step)
+        assert (best.headroom, best.margin_steps) == (made.demand.headroom, made.demand.margin_steps)
+    assert dear.utilisation > cheap.utilisation
+    assert dear.workers_usd_per_hour > cheap.workers_usd_per_hour

@@ -10,6 +10,8 @@ from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.demand_file import DemandFile, LengthsSection
 from capacity.inputs.pool_checks import CheckedPool, check_pool
 from capacity.inputs.pool_files import rows_of_csv
+from capacity.model.demand import Demand
+from capacity.questions.central_machines import central_machines_of
 from capacity.questions.scenario import demand_of, lengths_of, model_of, scenario_of
 from rollcast.runtime.config import override, parse_config
 from rollcast.runtime.errors import ConfigError, PoolError
@@ -20,6 +22,11 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 def shipped_demand(*settings: str) -> DemandFile:
     values = override(tomllib.loads(default_text(DEMAND)), settings)
     return parse_config(values, DemandFile, source=DEMAND)
+
+
+def planned_demand(*settings: str) -> Demand:
+    file, model = shipped_demand(*settings), models()["qwen3-4b"]
+    return demand_of(file, model, central_machines_of(file, model, 2000.0))
 
 
 def shipped_pool() -> CheckedPool:
@@ -69,7 +76,7 @@ def test_a_worker_that_joins_receives_the_model_where_versions_are_not_whole() -
         (("demand.encoding=delta",), 4_022_468_096 * 2),
         (("demand.encoding=keyframe", "demand.adapter_rank=16"), 4_022_468_096 * 2),
     ):
-        demand = demand_of(shipped_demand(*settings), models()["qwen3-4b"])
+        demand = planned_demand(*settings)
         assert demand.join_bytes == size
         assert demand.joining_s(125e6) == pytest.approx(size / 125e6)
 
@@ -81,7 +88,7 @@ def test_adapters_without_noise_finish_beside_newer_ones() -> None:
         (("adapter_rank=8", "adapter_noise=1"), "finish"),
     ):
         given = [f"demand.{one}" for one in ('at_version_swap="finish"', *settings)]
-        assert demand_of(shipped_demand(*given), models()["qwen3-4b"]).conduct.at_version_swap == swap
+        assert planned_demand(*given).conduct.at_version_swap == swap
 
 
 def test_rows_too_small_for_the_model_are_counted() -> None:
@@ -92,8 +99,10 @@ def test_rows_too_small_for_the_model_are_counted() -> None:
 
 
 def test_a_model_whose_adapters_are_not_known_needs_their_size() -> None:
+    file = shipped_demand("demand.adapter_rank=8")
+    machines = central_machines_of(file, models()["qwen3-4b"], 2000.0)
     with pytest.raises(ConfigError, match="adapters for phi-4"):
-        demand_of(shipped_demand("demand.adapter_rank=8"), models()["phi-4"])
+        demand_of(file, models()["phi-4"], machines)
 
 
 def test_unknown_models_and_lengths_are_errors(tmp_path: Path) -> None:
@@ -121,7 +130,8 @@ def test_assumptions_name_every_figure_with_its_source() -> None:
     for name in ("learner step, T_train", "staleness limit, S", "origin's uplink, U0", "engine's efficiency", "budget"):
         assert found[name].source
     assert found["engine's efficiency"].source == "by hardware, from published timings; 1 without one"
-    assert found["headroom, phi"].source == "by default"
+    assert "headroom, phi, at least" not in found
+    assert found["learner's machine"].source == "8 x h100-sxm, verda on-demand, 2.29 $/h each"
     assert found["prices"].relative_uncertainty == 0.5
     measured = check_pool(
         rows_of_csv(
@@ -131,7 +141,7 @@ def test_assumptions_name_every_figure_with_its_source() -> None:
         )
     )
     file = parse_config(
-        {"demand": shipped_demand().demand.model_dump() | {"model": "measured", "update_bytes": 1e9}},
+        {"demand": shipped_demand().demand.model_dump() | {"model": "measured", "update_bytes": 1e9, "t_train_s": 45}},
         DemandFile,
         source="",
     )

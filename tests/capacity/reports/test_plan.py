@@ -7,10 +7,15 @@ from dataclasses import replace
 from capacity.inputs.pool_checks import Filled, Skipped
 from capacity.model.assumptions import Assumption
 from capacity.planner.planner import plan
-from capacity.planner.plans import Row
+from capacity.planner.plans import Expected, Row, SlackTrial
+from capacity.questions.bill import bill_of
+from capacity.questions.comparison import Alternative, Comparison
+from capacity.questions.horizon import Verdict
 from capacity.questions.plan_json import Inputs
+from capacity.reports.comparison import comparison_sheet
 from capacity.reports.plan import (
     assumption_sheet,
+    bill_sheet,
     binding_line,
     candidate_sheet,
     in_order,
@@ -18,7 +23,9 @@ from capacity.reports.plan import (
     input_lines,
     row_sheet,
     short_sheet,
+    slack_sheet,
     totals_lines,
+    verdict_lines,
 )
 from capacity.reports.plan_diff import diff_sheets, difference
 from tests.capacity.sample_plan import infeasible_sample, sample_demand, sample_document, sample_plan, sample_workers
@@ -123,3 +130,44 @@ def test_the_difference_has_requests_results_and_switched_workers() -> None:
     assert diff.left == ("w-1",)
     assert "$/h" in {one.name for one in diff.totals}
     assert [sheet.title for sheet in diff_sheets(diff)] == ["requested", "result", "switched"]
+
+
+def test_the_bill_has_the_learner_in_it_and_its_rows_sum_up() -> None:
+    made = sample_plan()
+    made = replace(made, demand=replace(made.demand, learner_usd_per_hour=18.0, storage_usd_per_hour=0.5))
+    rows = {str(row[0]): row for row in bill_sheet(made).rows}
+    assert rows["learner"][1] == 18.0
+    assert rows["in all"][1] == sum(float(str(row[1])) for name, row in rows.items() if name != "in all")
+    assert rows["in all"][3] == 100.0
+    assert f"whole bill {rows['in all'][1]:,.2f} $/h" in totals_lines(made)[0]
+
+
+def test_every_slack_that_was_tried_is_shown_with_a_tick_on_the_plans() -> None:
+    made = sample_plan()
+    assert slack_sheet(made) is None
+    phi = made.demand.headroom
+    trials = (SlackTrial(phi, 0.0, 5, 0.98, 20.0, 0.25), SlackTrial(phi * 1.1, 0.0, 6, 1.0, 21.0, 0.26))
+    sheet = slack_sheet(replace(made, expected=Expected(0.98, 0.0, 1.0, 2.0, trials=trials)))
+    assert sheet is not None
+    assert [row[0] for row in sheet.rows] == [True, False]
+    assert "no price" in sheet.lines[0]
+
+
+def test_a_missed_deadline_is_said_with_its_changes() -> None:
+    assert verdict_lines(None) == []
+    assert verdict_lines(Verdict(True, "60 steps take 1 h", ())) == ["kept: 60 steps take 1 h"]
+    lines = verdict_lines(Verdict(False, "60 steps take 1 h", ("steps: 60 -> 30",)))
+    assert lines[0] == "infeasible: 60 steps take 1 h"
+    assert lines[-1] == "  - steps: 60 -> 30"
+
+
+def test_savings_stand_beside_what_a_plan_is_compared_with() -> None:
+    def way(name: str, usd: float) -> Alternative:
+        bill = bill_of(sample_demand(learner_usd_per_hour=usd), 0.0, 0.0, 1.0)
+        return Alternative(way=name, machines="", step_s=60.0, utilisation=1.0, bill=bill, plan=None)  # type: ignore[arg-type]
+
+    found = Comparison(model="m", learner="8 x gpu", alternatives=(way("plan", 3.0), way("synchronous", 6.0)))
+    sheet = comparison_sheet([found])
+    assert [row[-2] for row in sheet.rows] == [None, 50.0]
+    assert [row[-1] for row in sheet.rows] == [None, None]
+    assert "m is trained on 8 x gpu" in sheet.lines[0]

@@ -45,7 +45,7 @@ def test_only_a_large_price_change_causes_a_switch(
     document = call(capsys, "replan", "--from", str(plan_file), "--pool", str(pool), *demand, "--format", "json").json
     assert document["set_changed"]
     assert {one["on"] for one in document["diff"]["switched"]} == {True, False}
-    assert document["document"]["schema"] == "rollcast.capacity.plan/1"
+    assert document["document"]["schema"] == "rollcast.capacity.plan/2"
 
 
 def test_insufficient_set_is_status_2(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

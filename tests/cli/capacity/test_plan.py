@@ -14,7 +14,7 @@ from capacity.inputs.demand_file import DemandSection
 from capacity.model.demand import Conduct
 from coordinator.config.config import LeaseConfig, RunConfig
 from coordinator.core.events.operator_events import PublishPeriodChanged, StalenessLimitChanged
-from rollcast.cli.capacity import plan
+from rollcast.cli.capacity import compare, plan
 from rollcast.cli.capacity.inputs import DemandOptions, demand_file
 from rollcast.cli.capacity.live import change, price
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
@@ -43,7 +43,7 @@ def test_json_is_alone_on_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[st
     """Capture file descriptors, since a solver's own lines bypass sys.stdout."""
     found = call(capfd, "plan", *small_pool(tmp_path), "--format", "json")
     document = found.json
-    assert document["schema"] == "rollcast.capacity.plan/1"
+    assert document["schema"] == "rollcast.capacity.plan/2"
     assert document["inputs"]["skipped"][0]["reason"] == "zero"
     assert document["totals"]["chosen"] >= 3
     assert document["totals"]["usd_per_hour"] >= document["plan"]["lp_bound_usd_per_hour"]
@@ -80,12 +80,40 @@ def test_options_count_more_than_the_file(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_forecast_has_the_learner_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--steps", "60", "--deadline-hours", "100", "--budget-usd", "0.5")
-    found = call(capsys, "plan", *small_pool(tmp_path), *words)
+    found = call(capsys, "plan", *small_pool(tmp_path), "--steps", "60", "--format", "json").json
+    assert found["forecast"]["learner_usd"]["p50"] == pytest.approx(2.0, rel=0.3)
+    assert found["forecast"]["coordinator_usd"]["p50"] > 0
+    assert found["verdict"] is None
+    assert found["totals"]["bill"]["learner_usd_per_hour"] == 2.0
+    assert found["totals"]["usd_per_hour"] > 2.0
+
+
+def test_a_deadline_and_a_budget_are_kept_at_the_median_or_the_least_changes_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*small_pool(tmp_path), "--steps", "60")
+    found = call(capsys, "plan", *options, "--deadline", "100h", "--budget", "$50")
+    assert found.status == 0
     assert "the deadline is kept in 100% of the samples" in found.out
-    assert "the budget is kept in 0% of the samples" in found.out
-    forecast = call(capsys, "plan", *small_pool(tmp_path), *words, "--format", "json").json["forecast"]
-    assert forecast["learner_usd"]["p50"] == pytest.approx(2.0, rel=0.3)
+    assert "kept: 60 steps take" in found.out
+    found = call(capsys, "plan", *options, "--deadline", "30m")
+    assert found.status == 2
+    assert "infeasible: 60 steps take" in found.out
+    for words in ("deadline: 0.5 ->", "steps: 60 ->"):
+        assert words in found.out
+    verdict = call(capsys, "plan", *options, "--budget", "0.5usd", "--format", "json").json["verdict"]
+    assert not verdict["kept"]
+    assert any(remedy.startswith("budget: 0.5 ->") for remedy in verdict["remedies"])
+
+
+def test_a_change_that_is_named_keeps_the_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = small_pool(tmp_path)
+    found = call(capsys, "plan", *options, "--steps", "60", "--deadline", "45m", "--format", "json").json["verdict"]
+    changes = dict(remedy.split(": ", 1) for remedy in found["remedies"])
+    steps = changes["steps"].split(" -> ")[1]
+    assert call(capsys, "plan", *options, "--steps", steps, "--deadline", "45m").status == 0
+    hours = changes["deadline"].split(" -> ")[1].replace(" ", "")
+    assert call(capsys, "plan", *options, "--steps", "60", "--deadline", hours).status == 0
 
 
 def test_invalid_options_fail_before_planning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,12 +122,17 @@ def test_invalid_options_fail_before_planning(tmp_path: Path, capsys: pytest.Cap
         call(capsys, "plan", *options, "--plot", "plan.gif")
     with pytest.raises(ConfigError, match="--steps"):
         call(capsys, "plan", *options, "--steps", "0")
+    with pytest.raises(ConfigError, match="--budget is for a number"):
+        call(capsys, "plan", *options, "--budget", "5usd")
+    with pytest.raises(ConfigError, match="amount of money"):
+        call(capsys, "plan", *options, "--steps", "5", "--budget", "cheap")
     with pytest.raises(PoolError, match="no pool at"):
         call(capsys, "plan", "--pool", str(tmp_path / "none.csv"))
 
 
 def test_the_shipped_pool_and_demand_make_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    found = call(capsys, "plan")
+    small = ("--set", "demand.rollouts_per_step=64", "--set", "demand.t_train_s=30")  # few rollouts to predict
+    found = call(capsys, "plan", *small)
     assert found.status == 0
     assert "configs/pool.csv" in found.err
     assert "Skipped" not in found.err
@@ -244,3 +277,15 @@ def test_the_demand_has_the_defaults_of_the_coordinator() -> None:
     for name in ("at_version_swap", "lead_margin_steps", "prefetch_batches", "prefetch_s", "reconnect_grace_s"):
         assert demand[name].default == getattr(lease, name) == getattr(Conduct(), name)
     assert demand["samples_per_group"].default == RunConfig().samples_per_group
+
+
+def test_a_plan_is_compared_with_the_learners_class_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("demand.rollouts_per_step=32", "demand.samples_per_group=8", "demand.t_train_s=30")
+    options = [option for word in words for option in ("--set", word)]
+    found = call(capsys, "compare", *options, "--staleness", "6", "--format", "json").json
+    assert found["schema"] == compare.SCHEMA == "rollcast.capacity.compare/1"
+    rows = {row["way"]: row for row in found["rows"]}
+    central = rows["synchronous, on the learner's GPUs"]
+    assert central["plan_saves_percent"] >= central["rented_saves_percent"]
+    assert rows["this plan"]["plan_saves_percent"] is None
+    assert "rent GPUs one by one" in found["assumed"]

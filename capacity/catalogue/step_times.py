@@ -1,4 +1,4 @@
-"""Read the seconds of a learner's step as prime-rl measured them. Origin: data/prime-rl."""
+"""Look up the seconds of a learner's step as prime-rl measured them. Origin: data/prime-rl/README.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from capacity.catalogue.csv_tables import number_or_none, read_rows
 
 FOLDER = "prime-rl"
+_HARDWARE = {"a6000": "rtx-a6000", "h100": "h100-sxm", "h200": "h200-sxm", "b200": "b200-sxm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class StepTime:
 
     Args:
         kind: rl or sft.
-        hardware: a6000, h100, h200 or b200.
+        hardware: name of the GPU in the catalogue.
         lora_rank: rank of the adapters; None: all parameters are trained.
         sequence_tokens: tokens of one micro-batch on one device.
         step_s, step_s_std: mean and standard deviation of the seconds of one micro-batch.
@@ -45,7 +46,7 @@ def step_times() -> tuple[StepTime, ...]:
         StepTime(
             kind=row["type"],
             model=row["model"],
-            hardware=row["hardware"],
+            hardware=_HARDWARE[row["hardware"]],
             gpus=int(row["gpus"]),
             lora_rank=None if (rank := number_or_none(row["lora_rank"])) is None else int(rank),
             sequence_tokens=int(row["sequence_tokens"]),
@@ -59,8 +60,3 @@ def step_times() -> tuple[StepTime, ...]:
         )
         for row in read_rows(FOLDER, "step_times.csv")
     )
-
-
-def t_train_s(rollouts_per_step: int, tokens_per_rollout: float, tokens_per_second: float) -> float:
-    """Return T_train in seconds of a learner that trains this many tokens a second, of prompts and rollouts alike."""
-    return rollouts_per_step * tokens_per_rollout / tokens_per_second
