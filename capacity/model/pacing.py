@@ -94,11 +94,14 @@ class Pace:
             return math.inf
         return groups_per_step * (1.0 + self._under_way + lead_margin_steps) / self.group_yield.share
 
-    def steps_old(self, ahead: int, groups_per_step: int, lead_margin_steps: float, kappa: int) -> float:
-        """Return how old the version of a group at this place may be when it begins; inf: any age will do."""
+    def steps_old(self, ahead: int, groups_per_step: int, of_use: float, kappa: int) -> float:
+        """Return how old the version of a group at this place may be when it begins; inf: any age will do.
+
+        Args:
+            of_use: as ``groups_of_use`` gives it.
+        """
         if self._lag_steps is None or ahead < groups_per_step:
             return math.inf
-        of_use = self.groups_of_use(groups_per_step, lead_margin_steps)
         spare_steps = max(0.0, (of_use - ahead) * self.group_yield.share / groups_per_step)
         return math.inf if spare_steps > 1.0 else kappa + self._lag_steps + spare_steps
 

@@ -8,13 +8,14 @@ a hash, so that the same fleet gives the same figures. docs/capacity-prediction.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from capacity.model.demand import Conduct, Demand
 from capacity.model.pacing import Pace
 from capacity.model.slot_times import Draws
+from capacity.predict.book import Book
 from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot
 
 _BURST_S = 0.02  # seconds that a batch which is not full waits for leases of the same burst
@@ -35,13 +36,15 @@ class FleetModel:
         self._per_group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
         self._groups_per_step = max(1, round(demand.rollouts_per_step / self._per_group))
         self._pace = Pace(demand.t_score_s, self._per_group)
+        self._of_use = math.inf  # open and ready groups that keep the learner busy
         self._draws = Draws(seed)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
-        self._book: list[Group] = []  # open and ready groups, oldest first
+        self._book = Book()
         self._ready: list[Group] = []
         self._line: dict[int, ModelWorker] = {}  # workers that can take slots, by number
+        self._asking: dict[int, ModelWorker] = {}  # those of the line that are not set aside, in the same order
         self._clock_s = 0.0  # virtual time of the worker that was served last
         self._step = 0  # the next batch's
         self._wanted = True
@@ -101,6 +104,7 @@ class FleetModel:
     def _ask(self) -> None:
         self._wanted = True
         self._drop_stale()
+        self._find_of_use()
         if not self._form():
             self._pace.waits(self._now)
             self._after(max(0.0, self._pace.starves_at() - self._now), self._moved)
@@ -123,6 +127,7 @@ class FleetModel:
         self._ended_before = (self._trained, self._dropped)
         self._step += 1
         self._drop_stale()
+        self._find_of_use()
         self._after(self._demand.t_train_s, self._trained_one)
         return True
 
@@ -135,6 +140,9 @@ class FleetModel:
             self._publishing_until = self._now + wait_s + self._conduct.t_publish_s
             self._after(wait_s + self._conduct.t_publish_s, self._announce, self._step)
         self._after(wait_s, self._ask)
+
+    def _find_of_use(self) -> None:
+        self._of_use = self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
 
     def _drop_stale(self) -> None:
         limit = self._demand.staleness_limit
@@ -165,7 +173,6 @@ class FleetModel:
         self._after(self._conduct.t_turn_s, self._asks, worker)
 
     def _remove(self, group: Group) -> None:
-        group.over = True
         self._book.remove(group)
         if group in self._ready:
             self._ready.remove(group)
@@ -189,7 +196,8 @@ class FleetModel:
         following = worker.following
         worker.stop_receiving(self._now)
         self._receive(worker, following)
-        worker.held, worker.aside = version, False
+        worker.held = version
+        self._recall([worker])
         self._pace.came(self._step - 1 - version, self._now)
         self._no_longer_missing(worker, version)
         self._queue(worker)
@@ -229,14 +237,15 @@ class FleetModel:
             return
         worker.running += slots
         stopped_s = self._stopped_s(worker)
-        times = [delay_s + worker.slot_s(slot.length) for slot in slots]
         if self._conduct.whole_batches:
-            self._after(max(times), self._finished, worker, worker.life, slots, stopped_s)
+            longest_s = max(delay_s + worker.slot_s(slot.length) for slot in slots)
+            self._after(longest_s, self._finished, worker, worker.life, slots, stopped_s)
             return
-        for slot, seconds in zip(slots, times, strict=True):
-            self._after(seconds, self._finished, worker, worker.life, [slot], stopped_s)
+        for slot in slots:
+            seconds = delay_s + worker.slot_s(slot.length)
+            self._after(seconds, self._finished, worker, worker.life, (slot,), stopped_s)
 
-    def _finished(self, worker: ModelWorker, life: int, slots: list[Slot], stopped_before_s: float) -> None:
+    def _finished(self, worker: ModelWorker, life: int, slots: Sequence[Slot], stopped_before_s: float) -> None:
         if life != worker.life:
             return
         stopped_s = self._stopped_s(worker)
@@ -270,7 +279,7 @@ class FleetModel:
             return
         if self._step - slot.version > self._demand.staleness_limit:
             self._dropped += 1
-            group.vacant.append(slot.length)
+            self._book.vacate(slot)
             return
         self._pace.answered(worker.per_s, slot.load, self._now - slot.issued_at)
         worker.answered(slot.load, self._now - slot.issued_at)
@@ -294,7 +303,7 @@ class FleetModel:
         worker.running, worker.waiting = [], []
         worker.life, worker.away = worker.life + 1, True
         worker.stop_receiving(self._now)
-        self._line.pop(worker.number, None)
+        self._leave(worker)
         self._no_longer_missing(worker, self._newest_announced)
         away_s = worker.away_s
         self._after(min(away_s, self._conduct.reconnect_grace_s), self._give_up, lost)
@@ -304,7 +313,7 @@ class FleetModel:
     def _give_up(self, slots: list[Slot]) -> None:
         for slot in slots:
             if not slot.group.over:
-                slot.group.vacant.append(slot.length)
+                self._book.vacate(slot)
         self._issue()
 
     def _back(self, worker: ModelWorker) -> None:
@@ -317,22 +326,32 @@ class FleetModel:
 
     def _moved(self) -> None:
         """Queue workers again: a group that was too late for one of them may be in time now."""
-        for worker in self._workers:
-            worker.aside = False
+        self._recall(self._workers)
         self._issue()
+
+    def _recall(self, workers: Iterable[ModelWorker]) -> None:
+        for worker in workers:
+            worker.aside = False
+        self._asking = {number: worker for number, worker in self._line.items() if not worker.aside}
+
+    def _leave(self, worker: ModelWorker) -> None:
+        self._line.pop(worker.number, None)
+        self._asking.pop(worker.number, None)
 
     def _issue(self) -> None:
         """Lease slots to the next workers in line, as long as there is work."""
         begun: list[ModelWorker] = []
-        while (place := self._next_place()) is not None:
+        while self._asking and (place := self._next_place()) is not None:
             worker = self._next_in_line(self._oldest_fresh(*place))
             if worker is None:
                 break
-            found = self._group_for(worker)
+            free = worker.free_slots(self._conduct)
+            found = self._group_for(worker, free)
             if found is None:
                 worker.aside = True
+                del self._asking[worker.number]
                 continue
-            self._grant(worker, *found)
+            self._grant(worker, free, *found)
             if worker not in begun:
                 begun.append(worker)
         for worker in begun:
@@ -340,21 +359,17 @@ class FleetModel:
 
     def _next_place(self) -> tuple[int, int | None] | None:
         """Return the groups ahead of the next group to lease, and its oldest version; None: there is none."""
-        for place, group in enumerate(self._book):
-            if group.vacant:
-                return place, group.oldest
-        return (len(self._book), None) if len(self._book) < self._groups_of_use() else None
-
-    def _groups_of_use(self) -> float:
-        return self._pace.groups_of_use(self._groups_per_step, self._conduct.lead_margin_steps)
+        if self._book.vacant:
+            group = self._book.vacant[0]
+            return self._book.place(group), group.oldest
+        return (len(self._book), None) if len(self._book) < self._of_use else None
 
     def _turn(self, ahead: int) -> int:
         return self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
 
     def _oldest_fresh(self, ahead: int, made_with: int | None) -> int:
         """Return the oldest version for a group at this place, such that no worker waits in vain for a newer one."""
-        kappa, margin = self._demand.publish_every_steps, self._conduct.lead_margin_steps
-        old = self._pace.steps_old(ahead, self._groups_per_step, margin, kappa)
+        old = self._pace.steps_old(ahead, self._groups_per_step, self._of_use, self._demand.publish_every_steps)
         fresh = -1 if old == math.inf else math.ceil(self._step - old)
         counted = self._turn(ahead) - self._demand.staleness_limit
         return max(counted, fresh if made_with is None else min(fresh, made_with))
@@ -363,42 +378,35 @@ class FleetModel:
         """Return the next worker: idle ones first, then the one furthest behind."""
         best: ModelWorker | None = None
         best_key = (True, math.inf)
-        for worker in self._line.values():
-            if worker.held < oldest or worker.aside:
-                continue
-            key = (worker.holds >= worker.concurrency, worker.virtual_s)
-            if key < best_key:
-                best, best_key = worker, key
+        for worker in self._asking.values():
+            if worker.held >= oldest:
+                key = (worker.holds >= worker.concurrency, worker.virtual_s)
+                if key < best_key:
+                    best, best_key = worker, key
         return best
 
     def _queue(self, worker: ModelWorker) -> None:
         """Put a worker whose state changed in line, or take it out."""
         if worker.free_slots(self._conduct) <= 0:
-            self._line.pop(worker.number, None)
+            self._leave(worker)
         elif worker.number not in self._line:
             worker.virtual_s = max(worker.virtual_s, self._clock_s)
             self._line[worker.number] = worker
+            if not worker.aside:
+                self._asking[worker.number] = worker
 
-    def _group_for(self, worker: ModelWorker) -> tuple[Group, int] | None:
+    def _group_for(self, worker: ModelWorker, free: int) -> tuple[Group, int] | None:
         """Return the group that a worker can do in time, and the oldest version that it may begin with."""
-        taken = min(worker.free_slots(self._conduct), self._per_group)
-        load = max(worker.concurrency, worker.holds + taken)
-        tried = 0
-        for place, group in enumerate(self._book):
-            if group.vacant:
-                needs = self._needs(worker, place, group, load)
-                if needs is not None:
-                    return group, needs
-                tried += 1
-                if tried == _GROUPS_TRIED:
-                    break
-        of_use = len(self._book) < self._groups_of_use()
+        load = max(worker.concurrency, worker.holds + min(free, self._per_group))
+        for group in self._book.vacant[:_GROUPS_TRIED]:
+            needs = self._needs(worker, self._book.place(group), group, load)
+            if needs is not None:
+                return group, needs
+        of_use = len(self._book) < self._of_use
         needs = self._needs(worker, len(self._book), None, load) if of_use else None
         if needs is None:
             return None
-        group = Group([self._draws.uniform() for _ in range(self._per_group)], self._per_group)
-        self._book.append(group)
-        return group, needs
+        return self._book.begin([self._draws.uniform() for _ in range(self._per_group)]), needs
 
     def _needs(self, worker: ModelWorker, ahead: int, group: Group | None, load: int) -> int | None:
         """Return the oldest version with which the group is in time; None: the worker's is older."""
@@ -414,11 +422,12 @@ class FleetModel:
         fresh = self._oldest_fresh(ahead, made_with)
         return max(needs, fresh) if oldest >= needs and worker.held >= fresh else None
 
-    def _grant(self, worker: ModelWorker, group: Group, needs: int) -> None:
-        count = min(worker.free_slots(self._conduct), len(group.vacant))
+    def _grant(self, worker: ModelWorker, free: int, group: Group, needs: int) -> None:
+        count = min(free, len(group.vacant))
         load = max(worker.concurrency, worker.holds + count)
-        worker.waiting += [Slot(group, group.vacant.pop(), load, self._now, needs) for _ in range(count)]
+        worker.waiting += [Slot(group, length, load, self._now, needs) for length in self._book.lease(group, count)]
         self._clock_s = max(worker.virtual_s, self._clock_s)
         worker.served(count)
-        self._line.pop(worker.number)
-        self._queue(worker)
+        self._leave(worker)
+        if free > count:
+            self._queue(worker)

@@ -33,6 +33,7 @@ class Group:
         unfilled: slots without a rollout.
         oldest: version of its rollouts so far; None before the first.
         versions: sum over its rollouts.
+        number: groups have rising numbers in the order in which they begin.
     """
 
     vacant: list[float]
@@ -40,6 +41,7 @@ class Group:
     oldest: int | None = None
     versions: int = 0
     over: bool = False  # it is in a batch, or was dropped
+    number: int = 0
 
     def too_old(self, step: int, limit: int) -> bool:
         """Return whether the group is too old for the batch of this step."""
@@ -110,7 +112,7 @@ class ModelWorker:
         most = int(conduct.prefetch_batches * self.concurrency)
         if self.speeds:
             most = min(most, self.concurrency + math.ceil(self.per_s * conduct.prefetch_s))
-        return most - self.holds
+        return most - len(self.waiting) - len(self.running)
 
     def answered(self, load: int, turnaround_s: float) -> None:
         """Record the seconds that one of its slots took while it held ``load`` slots."""
@@ -144,11 +146,18 @@ class ModelWorker:
     def take(self, most: int) -> list[Slot]:
         """Take up to so many slots that the active version may generate."""
         taken: list[Slot] = []
-        for slot in list(self.waiting):
-            if len(taken) < most and slot.needs <= self.active:
-                self.waiting.remove(slot)
+        kept: list[Slot] = []
+        for place, slot in enumerate(self.waiting):
+            if len(taken) >= most:
+                kept += self.waiting[place:]
+                break
+            if slot.needs <= self.active:
                 slot.version = self.active
                 taken.append(slot)
+            else:
+                kept.append(slot)
+        if taken:
+            self.waiting = kept
         return taken
 
     def slot_s(self, length: float) -> float:

@@ -46,11 +46,11 @@ def test_the_pace_of_a_learner_that_never_waits_is_known_too() -> None:
 def test_what_has_time_waits_for_the_version_on_its_way() -> None:
     pace = measured(Pace(0.0))
     steps(pace, 3, wait_s=0.0)
-    assert pace.steps_old(19, 8, 0.5, 1) == math.inf, "it is not known how late versions come"
+    assert pace.steps_old(19, 8, 20.0, 1) == math.inf, "it is not known how late versions come"
     pace.came(-1, pace.recorded_at)
     pace.came(1, pace.recorded_at + 30.0)
     steps(pace, 1, wait_s=0.0)
-    old = [pace.steps_old(ahead, 8, 0.5, 1) for ahead in (0, 11, 12, 16, 20, 30)]  # 20 are useful
+    old = [pace.steps_old(ahead, 8, 20.0, 1) for ahead in (0, 11, 12, 16, 20, 30)]
     assert old == pytest.approx([math.inf, math.inf, 3.5, 3.0, 2.5, 2.5])
 
 

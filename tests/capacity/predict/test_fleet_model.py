@@ -143,3 +143,36 @@ def test_a_preempted_slot_is_as_long_the_next_time() -> None:
     fleet._run(fleet._now + 2 * CONDUCT.reconnect_grace_s)
     assert lost
     assert lost == sorted(length for group in fleet._book for length in group.vacant)
+
+
+RUNS = [  # (samples per group, S, kappa, whole batches, at a swap, preempted) -> (trained, dropped, age, seconds)
+    ((4, 4, 1, False, "continue", False), (608, 121, 1865, 618)),
+    ((4, 3, 1, False, "continue", True), (512, 165, 1222, 586)),
+    ((8, 4, 2, False, "finish", False), (1152, 152, 3522, 614)),
+    ((2, 4, 1, True, "keep", True), (224, 16, 455, 592)),
+    ((1, 6, 1, False, "keep", False), (120, 32, 323, 587)),
+    ((4, 1, 1, False, "continue", True), (320, 36, 296, 620)),
+    ((8, 2, 1, True, "finish", True), (832, 112, 1256, 558)),
+]
+
+
+def run_of(samples: int, limit: int, kappa: int, whole: bool, swap: str, preempted: bool) -> tuple[int, int, int, int]:
+    """Model 8 uneven workers that make a little more than is needed."""
+    demand = replace(
+        DEMAND, rollouts_per_step=8 * samples, staleness_limit=limit, publish_every_steps=kappa, t_train_s=30.0
+    )
+    conduct = Conduct(samples_per_group=samples, whole_batches=whole, at_version_swap=swap, prefetch_s=20.0)
+    fleet = []
+    for number in range(8):
+        concurrency, shape = (1, 4, 8)[number % 3], log_normal_shape((0.3, 0.7)[number % 2])
+        mean_s = 3.6 * concurrency * (1.0 + 0.1 * number) * 8 / samples / 1.4
+        away = {"lives_s": 900.0, "away_s": 60.0} if preempted and number % 2 else {}
+        fleet.append(ModelWorker(number, concurrency, mean_s, shape, 5.0 + number, 1.0, **away))
+    found = FleetModel(demand, conduct, fleet, seed=7).measure(20, 20)
+    return found.trained, found.dropped, found.age_steps, round(found.seconds)
+
+
+@pytest.mark.parametrize(("asked", "found"), RUNS)
+def test_known_fleets_give_known_runs(asked: tuple[Any, ...], found: tuple[int, ...]) -> None:
+    """Every decision of the model is determined, so that another way to find it must give the same run."""
+    assert run_of(*asked) == found
