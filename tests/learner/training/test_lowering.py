@@ -88,11 +88,12 @@ def test_the_sampler_is_lowered() -> None:
         rows(jnp.uint32, 2),
         rows(jnp.int32, STOP_TOKENS_MAX),
         rows(jnp.float32),
+        number,
         jax.ShapeDtypeStruct((), np.float32),
     )
     snapshot = abstract_snapshot(MODEL)
     decode = export.export(sampler.decode, platforms=PLATFORMS)(snapshot, pages, controls, one, one)
     extend = export.export(sampler.extend, platforms=PLATFORMS)(
-        snapshot, pages, tables, rows(jnp.int32, 16), number, number
+        snapshot, pages, tables, rows(jnp.int32, 16), number, number, number
     )
     assert decode.platforms == extend.platforms == PLATFORMS
