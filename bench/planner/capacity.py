@@ -4,7 +4,8 @@
 written reason per worker included, ``cpu_seconds_max`` that of the processor. The gap is cost / bound of the linear
 relaxation over all splits - 1. Each baseline gets the planner's split: ``..._feasible`` is the share of pools in which
 its set satisfies every row, ``..._dearer_min`` the least by which it costs more than the plan there, as a share, and
-``..._t_bcast_s_max`` the slowest broadcast of its sets.
+``..._t_bcast_s_max`` the slowest broadcast of its sets. ``promised_cpu_seconds`` is processor time for the first pool
+as `rollcast capacity plan` does it, slack and predictions included, with a learner of ``LEARNER_USD_PER_HOUR``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from capacity.planner.columns import columns_of
 from capacity.planner.planner import PlanOptions, plan
 from capacity.planner.plans import Plan
 from capacity.planner.programme import programme_of
+from capacity.questions.promise import promised
+
+LEARNER_USD_PER_HOUR = 18.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +61,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         "feasible": sum(made.feasible for made in plans),
         "relay_binding": sum(_relay_binds(made) for made in plans),
         "workers_on_median": median(workers_on),
+        "promised_cpu_seconds": _promised_cpu_s(wanted, pool(arguments.workers, arguments.seed), options),
         "allowed_t_bcast_s_min": min(made.split.t_bcast_s for made in plans),
     }
     for name in BASELINES:
@@ -69,6 +74,12 @@ def run(arguments: argparse.Namespace) -> Outcome:
         "time_limit_s": arguments.time_limit,
     }
     return Outcome(settings, figures, missing=tuple(key for key in _keys() if key not in figures))
+
+
+def _promised_cpu_s(wanted: Demand, workers: list[Worker], options: PlanOptions) -> float:
+    started_s = time.process_time()
+    promised(replace(wanted, learner_usd_per_hour=LEARNER_USD_PER_HOUR), workers, options)
+    return time.process_time() - started_s
 
 
 def _baselines(wanted: Demand, workers: list[Worker], made: Plan) -> dict[str, BaselineResult]:

@@ -16,7 +16,7 @@ from capacity.model.demand import Conduct, Demand
 from capacity.model.pacing import Pace
 from capacity.model.slot_times import Draws
 from capacity.predict.book import Book
-from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot
+from capacity.predict.fleet_parts import Counts, Group, Measured, ModelWorker, Slot
 
 _BURST_S = 0.02  # seconds that a batch which is not full waits for leases of the same burst
 _GROUPS_TRIED = 8
@@ -56,6 +56,7 @@ class FleetModel:
         self._trained = self._dropped = self._age_steps = 0
         self._ended_before = (0, 0)
         self._t_bcast_s: list[float] = []
+        self._counted_from, self._before = 0.0, self._counts()
         for worker in workers:
             if worker.lives_s is not None:
                 self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
@@ -66,26 +67,30 @@ class FleetModel:
         A step's time is one without a wait, so that the model ends even where the learner waits for ever; then fewer
         steps are counted.
         """
-        train_s = self._demand.t_train_s
         if self._order == 0 or self._now == 0.0:
             self._after(0.0, self._announce, 0)
-        self._run(self._now + warm_up_steps * train_s)
-        before = (
-            self._stepped_at,
-            self._steps_done,
-            self._trained,
-            self._dropped,
-            self._age_steps,
-            len(self._t_bcast_s),
-        )
+        self._run(self._now + warm_up_steps * self._demand.t_train_s)
+        self._counted_from, self._before = self._now, self._counts()
+        return self.measure_on(steps)
+
+    def measure_on(self, steps: int) -> Measured:
+        """Continue a measurement for so many more steps, and return it from its beginning."""
+        train_s, before = self._demand.t_train_s, self._before
         self._run(self._now + steps * train_s)
+        now = self._counts()
+        unmoved_s = (self._now - self._counted_from) * (now.steps_done == before.steps_done)
         return Measured(
-            seconds=max(self._stepped_at - before[0], (steps * train_s) * (self._steps_done == before[1])),
-            train_s=(self._steps_done - before[1]) * train_s,
-            trained=self._trained - before[2],
-            dropped=self._dropped - before[3],
-            age_steps=self._age_steps - before[4],
-            t_bcast_s=self._t_bcast_s[before[5] :],
+            seconds=max(now.stepped_at - before.stepped_at, unmoved_s),
+            train_s=(now.steps_done - before.steps_done) * train_s,
+            trained=now.trained - before.trained,
+            dropped=now.dropped - before.dropped,
+            age_steps=now.age_steps - before.age_steps,
+            t_bcast_s=self._t_bcast_s[before.versions :],
+        )
+
+    def _counts(self) -> Counts:
+        return Counts(
+            self._stepped_at, self._steps_done, self._trained, self._dropped, self._age_steps, len(self._t_bcast_s)
         )
 
     def _after(self, seconds: float, do: Callable[..., None], *arguments: Any) -> None:

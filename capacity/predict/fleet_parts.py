@@ -23,6 +23,18 @@ class Measured:
     t_bcast_s: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a run has counted so far: of the learner's steps, of rollouts, and of versions that reached every worker."""
+
+    stepped_at: float
+    steps_done: int
+    trained: int
+    dropped: int
+    age_steps: int
+    versions: int
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """One prompt's rollouts.

@@ -60,17 +60,49 @@ def predict(
     Raises:
         ValueError: there is no worker.
     """
-    if not workers_on:
-        raise ValueError("nothing can be predicted of a run without workers")
-    copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
-    fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
-    demand, fleet = _sample(demand, fleet, conduct, workers_max)
-    found = []
-    for seed in range(draws):
-        workers = [_model_worker(number, *one, demand, conduct) for number, one in enumerate(fleet)]
-        measured = FleetModel(demand, conduct, workers, seed).measure(warm_up_steps, steps)
-        found.append(astuple(_figures(measured, float(copies_s.max()))))
-    return Prediction(*(float(column) for column in np.median(np.array(found), axis=0)))
+    runs = ModelledRuns(demand, workers_on, conduct, warm_up_steps=warm_up_steps, workers_max=workers_max)
+    return runs.predict(steps, draws)
+
+
+class ModelledRuns:
+    """Runs of one set of workers that can be continued: a short prediction first, and a longer one where it matters.
+
+    Arguments and errors are those of ``predict``.
+    """
+
+    def __init__(
+        self,
+        demand: Demand,
+        workers_on: Sequence[tuple[Worker, Speed]],
+        conduct: Conduct = Conduct(),  # noqa: B008
+        *,
+        warm_up_steps: int = WARM_UP_STEPS,
+        workers_max: int = _WORKERS_MAX,
+    ) -> None:
+        if not workers_on:
+            raise ValueError("nothing can be predicted of a run without workers")
+        copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
+        fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
+        self._demand, self._fleet = _sample(demand, fleet, conduct, workers_max)
+        self._conduct, self._warm_up_steps, self._last_copy_s = conduct, warm_up_steps, float(copies_s.max())
+        self._runs: list[tuple[FleetModel, int, Measured]] = []  # one of each seed, with the steps that are counted
+
+    def predict(self, steps: int, draws: int) -> Prediction:
+        """Predict from so many samples, each of which counts so many steps; runs that have fewer are continued."""
+        measured = [self._measured(seed, steps) for seed in range(draws)]
+        found = [astuple(_figures(one, self._last_copy_s)) for one in measured]
+        return Prediction(*(float(column) for column in np.median(np.array(found), axis=0)))
+
+    def _measured(self, seed: int, steps: int) -> Measured:
+        if seed == len(self._runs):
+            workers = [_model_worker(at, *one, self._demand, self._conduct) for at, one in enumerate(self._fleet)]
+            model = FleetModel(self._demand, self._conduct, workers, seed)
+            self._runs.append((model, steps, model.measure(self._warm_up_steps, steps)))
+        model, counted, measured = self._runs[seed]
+        if steps > counted:
+            measured = model.measure_on(steps - counted)
+            self._runs[seed] = (model, steps, measured)
+        return measured
 
 
 def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:

@@ -6,6 +6,10 @@ are the plan's promise. A learner that waits costs as much as one that trains, a
 kinds of slack make it wait less: headroom, a rate above the one needed, and a margin, steps of S that the rows leave
 free so that faster workers are chosen. Plans are made with more and more of either, cheapest first; one whose bill for
 a step would not be below the best bill even if the learner never waited ends the search.
+
+The search is cheap where it can be: plans are compared by a short run of one sample, and of a large pool are made of
+the workers near the first plan. The best of them is then planned and predicted in full; so is the next best, until the
+best one by its full figures is at least as good as all others.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from capacity.model.units import SECONDS_PER_HOUR
 from capacity.model.workers import Speed, Worker
 from capacity.planner.planner import DEFAULTS, PlanOptions, plan
 from capacity.planner.plans import Expected, Plan, SlackTrial
-from capacity.predict.prediction import predict
+from capacity.predict.prediction import ModelledRuns
 from capacity.questions.bill import bill_of
 
 UTILISATION_ENOUGH = 0.97
@@ -27,11 +31,15 @@ UTILISATION_ENOUGH = 0.97
 WORTH_TRYING = 0.0025
 """Share of the bill that another slack must be able to save for it to be tried; predictions are no better."""
 _FACTOR, _MARGIN_STEPS = 1.1, 0.5  # from one headroom to the next, and from one margin to the next
-_PREDICTIONS = 6  # at most
-_PLANS, _PLANS_OF_MANY, _MANY = 32, 6, 1000  # at most; of as many workers a plan takes half a second
-_WARM_UP_STEPS, _STEPS, _DRAWS, _WORKERS_MAX = 20, 40, 2, 24  # of a prediction: about 0.5 s; runs differ by chance
-_GROUPS_MAX = 64  # of a modelled batch: the time of a prediction grows with their square
+_PREDICTIONS = 6  # plans that are compared, at most
+_PLANS, _PLANS_OF_MANY, _MANY = 32, 6, 1000  # at most; plans of more workers than many take longer
+_NEAR_MIN, _NEAR_SETS = 500, 4  # workers of a large pool among which plans with slack choose: at least, and in sets
+_WORKERS_MAX = 24  # of a prediction
+_GROUPS_MAX = 64  # of a modelled batch
 _WORKERS_MIN = 4
+_WARM_UP_STEPS = 20  # pacing learns for 16 steps, so that a shorter warm-up misleads
+_LENGTHS = ((10, 1), (40, 1), (40, 2))  # learner steps and samples of ever better predictions; runs differ by chance
+_FULL = len(_LENGTHS) - 1
 
 
 def promised(
@@ -49,7 +57,13 @@ def promised(
     Raises:
         ValueError: two workers have one id.
     """
-    return cheapest(promises(demand, workers, options, headroom_least=headroom_least))
+    first = _first(demand, workers, options, headroom_least)
+    if not first.feasible:
+        return first
+    tried = _search(first, workers, options)
+    best = tried.best()
+    best.plan = _of_whole_pool(best.plan, workers, options)
+    return _with_trials(tried, best.plan)
 
 
 def promises(
@@ -59,17 +73,43 @@ def promises(
     *,
     headroom_least: float | None = None,
 ) -> list[Plan]:
-    """Return the plans that are tried, each with the figures of all; or only an infeasible one.
+    """Return the plans that are tried, each predicted in full and with the figures of all; or only an infeasible one.
 
     Arguments and errors are those of ``promised``.
     """
-    least = replace(demand, headroom=headroom_least or demand.headroom)
-    first = plan(least, workers, options)
+    first = _first(demand, workers, options, headroom_least)
     if not first.feasible:
         return [first]
-    tried = _tried(first, least, workers, options)
-    trials = tuple(trial_of(one) for one in tried)
-    return [replace(one, expected=replace(one.expected, trials=trials)) for one in tried if one.expected is not None]
+    tried = _search(first, workers, options)
+    for one in tried.outlooks:
+        one.predict_in_full()
+        one.plan = _of_whole_pool(one.plan, workers, options)
+    return [_with_trials(tried, one) for one in tried.plans]
+
+
+def _first(demand: Demand, workers: Sequence[Worker], options: PlanOptions, headroom_least: float | None) -> Plan:
+    """Return the plan with the least slack."""
+    return plan(replace(demand, headroom=headroom_least or demand.headroom), workers, options)
+
+
+def _of_whole_pool(made: Plan, workers: Sequence[Worker], options: PlanOptions) -> Plan:
+    """Plan over the whole pool with the slack of a plan of part of it; the same set keeps its prediction."""
+    if len(made.candidates) == len(workers):
+        return made
+    whole = plan(made.demand, workers, replace(options, remedies=False))
+    if not whole.feasible:
+        return made
+    if _set_of(whole) == _set_of(made):
+        return replace(whole, expected=made.expected, utilisation=made.utilisation)
+    outlook = _Outlook(whole)
+    outlook.predict_in_full()
+    return outlook.plan
+
+
+def _with_trials(tried: _Tried, made: Plan) -> Plan:
+    assert made.expected is not None
+    trials = tuple(trial_of(one) for one in tried.plans)
+    return replace(made, expected=replace(made.expected, trials=trials))
 
 
 def cheapest(tried: Sequence[Plan]) -> Plan:
@@ -102,30 +142,109 @@ def trial_of(made: Plan) -> SlackTrial:
     )
 
 
-def _tried(first: Plan, least: Demand, workers: Sequence[Worker], options: PlanOptions) -> list[Plan]:
-    """Return plans with their predictions, those of the least bill for a learner that never waits first."""
-    quick, plans_max = replace(options, remedies=False), _PLANS if len(workers) < _MANY else _PLANS_OF_MANY
+_Set = frozenset[tuple[str, Speed | None]]
+
+
+def _set_of(made: Plan) -> _Set:
+    return frozenset((one.worker.worker_id, one.speed) for one in made.chosen)
+
+
+class _Outlook:
+    """A feasible plan with its prediction, short at first."""
+
+    def __init__(self, made: Plan) -> None:
+        workers_on = [(one.worker, one.speed) for one in made.chosen if one.speed is not None]
+        self._runs = ModelledRuns(
+            made.demand,
+            workers_on,
+            made.demand.conduct,
+            warm_up_steps=_WARM_UP_STEPS,
+            workers_max=_workers_max(made.demand, len(workers_on)),
+        )
+        self.length = 0
+        self.plan = self._expecting(made)
+
+    def _expecting(self, made: Plan) -> Plan:
+        found = self._runs.predict(*_LENGTHS[self.length])
+        expected = Expected(found.utilisation, found.dropped_share, found.t_bcast_p95_s, found.mean_staleness)
+        return replace(made, expected=expected, utilisation=found.utilisation)
+
+    def lengthen(self) -> None:
+        """Predict better, as far as there is anything better."""
+        if self.length < _FULL:
+            self.length += 1
+            self.plan = self._expecting(self.plan)
+
+    def predict_in_full(self) -> None:
+        while self.length < _FULL:
+            self.lengthen()
+
+
+class _Tried:
+    """The plans that a search compares, with short predictions until one has to be known in full."""
+
+    def __init__(self) -> None:
+        self.outlooks: list[_Outlook] = []
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [one.plan for one in self.outlooks]
+
+    def best(self) -> _Outlook:
+        """Return the cheapest plan, which is predicted in full."""
+        while True:
+            best = cheapest(self.plans)
+            found = next(one for one in self.outlooks if one.plan is best)
+            if found.length == _FULL:
+                return found
+            found.lengthen()
+
+    def beaten_by(self, usd_at_best: float) -> bool:
+        """Return whether a plan that costs so much while the learner never waits could be better than these."""
+        if not self.outlooks or _can_beat(usd_at_best, cheapest(self.plans)):
+            return True
+        return _can_beat(usd_at_best, self.best().plan)
+
+
+def _search(first: Plan, workers: Sequence[Worker], options: PlanOptions) -> _Tried:
+    """Try plans with more and more slack, those of the least bill for a learner that never waits first."""
+    quick, few = replace(options, remedies=False), len(workers) < _MANY
+    near, least, tried = workers if few else _near(first), first.demand, _Tried()
     places = [(0, 0)]  # how many factors on the headroom and steps of margin each plan has
     queue = [(_usd_at_best(first), 0, first)]
-    known: set[tuple[tuple[str, Speed | None], ...]] = set()  # sets, which plans with other slack may share
-    tried: list[Plan] = []
+    known: set[_Set] = set()  # which plans with other slack may share
     while queue and len(known) < _PREDICTIONS:
         usd, number, made = heapq.heappop(queue)
-        if tried and not _can_beat(usd, cheapest(tried)):
+        if not tried.beaten_by(usd):
             break
-        key = tuple((one.worker.worker_id, one.speed) for one in made.chosen)
+        key = _set_of(made)
         if key not in known:
             known.add(key)
-            tried.append(expecting(made))
+            tried.outlooks.append(_Outlook(made))
         raised, margins = places[number]
         for place in ((raised + 1, margins), (raised, margins + 1)):
-            if place in places or len(places) >= plans_max or not _can_beat(usd, cheapest(tried)):
+            if place in places or len(places) >= (_PLANS if few else _PLANS_OF_MANY) or not tried.beaten_by(usd):
                 continue
             places.append(place)
-            more = plan(_with_slack(least, *place), workers, quick)
+            more = plan(_with_slack(least, *place), near, quick)
             if more.feasible:
                 heapq.heappush(queue, (_usd_at_best(more), len(places) - 1, more))
     return tried
+
+
+def _near(first: Plan) -> list[Worker]:
+    """Return the workers among which plans with more slack will choose: the plan's own, and those that cost least more.
+
+    A worker that an operator pinned or that is on already is among them whatever it costs.
+    """
+    ordered = sorted(
+        (one for one in first.candidates if not one.barred),
+        key=lambda one: (
+            not (one.chosen or one.worker.pin or one.worker.active),
+            one.reduced_usd_per_hour / max(one.useful_rollouts_per_second, 1e-9),
+        ),
+    )
+    return [one.worker for one in ordered[: max(_NEAR_MIN, _NEAR_SETS * len(first.chosen))]]
 
 
 def _with_slack(least: Demand, factors: int, margins: int) -> Demand:
@@ -143,24 +262,6 @@ def _can_beat(usd_at_best: float, best: Plan) -> bool:
         return best.utilisation < UTILISATION_ENOUGH
     found = trial_of(best)
     return usd_at_best < found.usd_per_step * SECONDS_PER_HOUR / best.demand.t_train_s * (1.0 - WORTH_TRYING)
-
-
-def expecting(made: Plan) -> Plan:
-    """Return the plan with what its run is expected to do; an infeasible one is returned as it is."""
-    workers_on = [(one.worker, one.speed) for one in made.chosen if one.speed is not None]
-    if not workers_on:
-        return made
-    found = predict(
-        made.demand,
-        workers_on,
-        made.demand.conduct,
-        warm_up_steps=_WARM_UP_STEPS,
-        steps=_STEPS,
-        draws=_DRAWS,
-        workers_max=_workers_max(made.demand, len(workers_on)),
-    )
-    expected = Expected(found.utilisation, found.dropped_share, found.t_bcast_p95_s, found.mean_staleness)
-    return replace(made, expected=expected, utilisation=found.utilisation)
 
 
 def _workers_max(demand: Demand, workers: int) -> int:

@@ -16,7 +16,7 @@ from capacity.planner.plans import Plan
 from capacity.predict.prediction import predict
 from capacity.questions.goal import Goal, chosen_for, verdict_of
 from capacity.questions.plan_json import PlanDocument, document_of, encode
-from capacity.questions.promise import cheapest, promised, promises
+from capacity.questions.promise import promised, promises
 from capacity.questions.scenario import Scenario
 from capacity.reports.plan import (
     assumption_sheet,
@@ -122,19 +122,27 @@ def _scenarios(
 
 def planned(asked: Scenario) -> PlanDocument:
     """Plan a scenario and return the plan with its inputs."""
-    return documented(promised(asked.demand, asked.workers, headroom_least=asked.headroom_least), asked)
+    return documented(_promised(asked), asked)
+
+
+def _promised(asked: Scenario) -> Plan:
+    return promised(asked.demand, asked.workers, headroom_least=asked.headroom_least)
+
+
+def _promises(asked: Scenario) -> list[Plan]:
+    return promises(asked.demand, asked.workers, headroom_least=asked.headroom_least)
 
 
 def planned_for(goal: Goal, scenarios: Iterator[Scenario], seed: int) -> PlanDocument:
     """Plan for a number of steps: the first scenario, and the others where it does not keep the goal."""
     plans: list[tuple[Scenario, Plan]] = []
     for asked in scenarios:
-        made = promises(asked.demand, asked.workers, headroom_least=asked.headroom_least)
+        made = _promises(asked) if goal.limits else [_promised(asked)]
         if not made[0].feasible:
             if not plans:
                 return documented(made[0], asked)
             continue
-        plans += [(asked, one) for one in made] if goal.limits else [(asked, cheapest(made))]
+        plans += [(asked, one) for one in made]
         choice = chosen_for(goal, plans, seed=seed)
         if goal.kept_by(choice.forecast):
             break

@@ -28,6 +28,7 @@ def test_small_pools_are_planned_near_the_bound() -> None:
     assert found["feasible"] == 2
     assert 0 <= found["gap_median"] <= found["gap_max"] < 0.05
     assert found["seconds_max"] > 0
+    assert found["promised_cpu_seconds"] > 0
     assert 0 <= found["cheapest_first_feasible"] <= 1
 
 

@@ -176,3 +176,12 @@ def run_of(samples: int, limit: int, kappa: int, whole: bool, swap: str, preempt
 def test_known_fleets_give_known_runs(asked: tuple[Any, ...], found: tuple[int, ...]) -> None:
     """Every decision of the model is determined, so that another way to find it must give the same run."""
     assert run_of(*asked) == found
+
+
+def test_a_measurement_that_is_continued_is_one_measurement() -> None:
+    whole, parts = (
+        FleetModel(DEMAND, CONDUCT, [worker(number, 130.0, lives_s=3000.0) for number in range(4)]) for _ in range(2)
+    )
+    parts.measure(20, 3)
+    parts.measure_on(7)
+    assert parts.measure_on(30) == whole.measure(20, 40)

@@ -6,7 +6,7 @@ import pytest
 
 from capacity.model.demand import Conduct, Demand
 from capacity.model.workers import Speed, Worker
-from capacity.predict.prediction import predict
+from capacity.predict.prediction import ModelledRuns, predict
 
 DEMAND = Demand(
     rollouts_per_step=32,
@@ -80,3 +80,10 @@ def test_a_smaller_sample_predicts_about_the_same() -> None:
 def test_no_prediction_without_workers() -> None:
     with pytest.raises(ValueError, match="without workers"):
         predict(DEMAND, [])
+
+
+def test_a_prediction_that_is_made_longer_is_the_long_one() -> None:
+    runs = ModelledRuns(DEMAND, workers(14), CONDUCT, warm_up_steps=20)
+    runs.predict(10, 1)
+    runs.predict(40, 1)
+    assert runs.predict(40, 2) == predict(DEMAND, workers(14), CONDUCT, warm_up_steps=20, steps=40, draws=2)
