@@ -34,8 +34,10 @@ from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
 from rollcast.wire.ids import GroupId, LeaseId, PeerId
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
-HOPELESS_S = 30.0
-"""Seconds without any member that could ever generate a version after which its evaluation is given up."""
+NO_PEER_S = 30.0
+"""Seconds without any peer after which an evaluation is given up."""
+ALL_NEWER_S = 10.0
+"""Seconds with newer versions at every peer after which it is: only a peer that reconnects may still have the old one."""
 RETURN_REST_S = 5.0
 """Seconds for which a peer that returned a lease of an evaluation gets no other one."""
 
@@ -120,7 +122,7 @@ def _hopeless(evaluation: Evaluation, members: list[Member], now: float) -> str:
         return ""
     if evaluation.hopeless_since is None:
         evaluation.hopeless_since = now
-    if now - evaluation.hopeless_since < HOPELESS_S:
+    if now - evaluation.hopeless_since < (ALL_NEWER_S if members else NO_PEER_S):
         return ""
     return "there is no peer" if not members else f"every peer has a newer version than {version}"
 

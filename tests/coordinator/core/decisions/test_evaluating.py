@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.decisions.evaluating import HOPELESS_S
+from coordinator.core.decisions.evaluating import ALL_NEWER_S, NO_PEER_S
 from coordinator.core.events.actions import (
     Action,
     AnswerUpload,
@@ -368,7 +368,7 @@ def test_an_evaluation_is_given_up_at_its_deadline() -> None:
 def test_an_evaluation_without_any_peer_is_given_up_early() -> None:
     made = world()
     made.handle(asked())
-    assert given_up(made.passes(HOPELESS_S - 1.0)) == []
+    assert given_up(made.passes(NO_PEER_S - 1.0)) == []
     assert given_up(made.passes(1.0)) == ["there is no peer"]
 
 
@@ -378,7 +378,7 @@ def test_an_evaluation_of_a_version_that_no_peer_has_any_more_is_given_up_early(
     made.handle(held("a", 1))
     made.handle(heartbeat("a", active=1))
     made.handle(asked(version=0))
-    made.passes(HOPELESS_S - 1.0)
+    made.passes(ALL_NEWER_S - 1.0)
     made.handle(heartbeat("a", active=1))
     made.now += 1.0
     made.handle(heartbeat("a", active=1))
