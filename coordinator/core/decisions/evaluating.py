@@ -37,7 +37,7 @@ from rollcast.wire.rollouts import LeaseGrant, Slot
 NO_PEER_S = 30.0
 """Seconds without any peer after which an evaluation is given up."""
 ALL_NEWER_S = 10.0
-"""Seconds with newer versions at every peer after which it is: only a peer that reconnects may still have the old one."""
+"""Seconds with newer versions at every peer until the same: only a peer that reconnects may still have the old one."""
 RETURN_REST_S = 5.0
 """Seconds for which a peer that returned a lease of an evaluation gets no other one."""
 
