@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Set
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from bench.structure import import_graph
@@ -118,7 +119,8 @@ def reached_by(
     return found
 
 
-def unreached_modules() -> set[str]:
+@cache
+def unreached_modules() -> frozenset[str]:
     paths = import_graph.find_modules(ROOT, (*import_graph.PACKAGES, "tests"))
     imports: dict[str, set[str]] = defaultdict(set)
     for importing, imported in import_graph.find_imports(ROOT, paths):
@@ -132,7 +134,7 @@ def unreached_modules() -> set[str]:
             reached[path.parent] = reached_by(mirror_tests_of(path, paths), room_of(path), imports, paths)
         if name not in reached[path.parent]:
             unreached.add(str(path))
-    return unreached
+    return frozenset(unreached)
 
 
 def mirror_tests_of(path: PurePosixPath, paths: Mapping[str, PurePosixPath]) -> set[str]:

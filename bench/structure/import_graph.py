@@ -18,6 +18,7 @@ import ast
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 PACKAGES = ("rollcast", "coordinator", "peer", "learner", "capacity", "bench")
@@ -58,6 +59,15 @@ def find_imports(root: Path, modules: Mapping[str, PurePosixPath]) -> set[Pair]:
             if target is not None and target != name:
                 pairs.add((name, target))
     return pairs
+
+
+@cache
+def import_statements(source: str) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return the import statements of a module's source, those inside functions too.
+
+    They are kept, because each rule asks for those of the whole tree, and parsing is nearly all of its time.
+    """
+    return tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def count_by_folder(modules: Mapping[str, PurePosixPath]) -> dict[str, int]:
@@ -145,10 +155,10 @@ def _role_of(module: str) -> str:
 
 def _imported_names(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield for each imported name the modules that it may mean, the most specific one first."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_statements(path.read_text()):
         if isinstance(node, ast.Import):
             yield from ((alias.name,) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             if node.level:
                 raise ValueError(f"{path}, line {node.lineno}: relative import")
             yield from ((f"{node.module}.{alias.name}", node.module or "") for alias in node.names)

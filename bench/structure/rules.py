@@ -140,10 +140,10 @@ def _docstring(path: Path) -> str | None:
 def imported_roots(path: Path) -> set[str]:
     """Return the top-level packages that a module imports, inside functions too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_graph.import_statements(path.read_text()):
         if isinstance(node, ast.Import):
             found.update(alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             found.add((node.module or "").split(".")[0])
     return found
 
