@@ -98,8 +98,8 @@ class Expected:
         dropped_share: share of the ended rollouts that come too late for any batch; they are paid for.
         t_bcast_p95_s: seconds from announcement to the last worker's copy, 95th percentile.
         mean_age: of trained rollouts, in learner steps.
-        trials: the slacks that were tried, those of other sets mostly by short predictions; the plan's own makes the bill
-            of a step least.
+        trials: the slacks that were tried, those of other sets mostly by short predictions; the plan's own makes the
+            bill of a step least.
     """
 
     utilisation: float

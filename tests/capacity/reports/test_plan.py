@@ -151,6 +151,7 @@ def test_every_slack_that_was_tried_is_shown_with_a_tick_on_the_plans() -> None:
     assert sheet is not None
     assert [row[0] for row in sheet.rows] == [True, False]
     assert "no price" in sheet.lines[0]
+    assert "one short run" in sheet.lines[1]
 
 
 def test_a_missed_deadline_is_said_with_its_changes() -> None:
