@@ -21,7 +21,7 @@ QUICK = {
     "acknowledge-before-commit": "I1",
     "trained-ids-not-saved": "I2",
     "no-staleness-recheck": "I3",
-    "activated-without-hash-check": "I4",
+    "other-bytes-under-a-known-version": "I4",
     "older-version-activated": "I5",
     "no-fencing": "I6",
     "form-not-checked": "I7",
@@ -60,13 +60,12 @@ def test_without_a_bug_the_first_seeds_find_nothing(seed: int) -> None:
 
 @pytest.mark.sim
 def test_work_for_peers_that_are_switched_off_is_found() -> None:
-    """Only a fleet with an operator has drained peers."""
+    """Only a fleet with an operator has drained peers. Without the bug, test_simulation finds nothing in such fleets."""
     bug = Mutant("one", "activation", "", (Patch(Reputation, "switched_off", plain(property(lambda self: ""))),))
     fleet = replace(priced(0), operator_every_s=2.0, own_checks=False)
     with planted(bug):
         found = simulate(fleet, 0, seconds=60.0, faults=()).violations
     assert {one.rule for one in found} == {"activation"}
-    assert not simulate(fleet, 0, seconds=60.0, faults=()).violations
 
 
 def test_a_planted_bug_is_removed_again() -> None:
