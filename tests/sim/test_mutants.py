@@ -60,7 +60,7 @@ def test_without_a_bug_the_first_seeds_find_nothing(seed: int) -> None:
 
 @pytest.mark.sim
 def test_work_for_peers_that_are_switched_off_is_found() -> None:
-    """Only a fleet with an operator has drained peers. Without the bug, test_simulation finds nothing in such fleets."""
+    """Only a fleet with an operator drains peers. Without the bug, test_simulation finds nothing in such a fleet."""
     bug = Mutant("one", "activation", "", (Patch(Reputation, "switched_off", plain(property(lambda self: ""))),))
     fleet = replace(priced(0), operator_every_s=2.0, own_checks=False)
     with planted(bug):
