@@ -13,6 +13,7 @@ GroupId = NewType("GroupId", int)
 LeaseId = NewType("LeaseId", int)
 FencingToken = NewType("FencingToken", int)
 RolloutId = NewType("RolloutId", int)
+EpisodeId = NewType("EpisodeId", int)  # of one opening of an environment
 UploadId = NewType("UploadId", int)
 PlanId = NewType("PlanId", int)
 EncodingId = NewType("EncodingId", int)

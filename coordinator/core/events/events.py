@@ -190,11 +190,15 @@ class PromptsSupplied:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One problem's prompt. ``mixture_position`` is where the source stands after it (opaque JSON)."""
+    """One problem's prompt. ``mixture_position`` is where the source stands after it (opaque JSON).
+
+    ``environment``: name of the environment that answers its assistant turns; empty: one turn, which is scored.
+    """
 
     problem_id: str
     prompt_token_ids: tuple[int, ...]
     mixture_position: str
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
