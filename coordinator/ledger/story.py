@@ -1,16 +1,22 @@
-"""Return the story of a rollout, lease, group, peer, version or step from the ledger; reads only, during a run too."""
+"""Return the story of a rollout, lease, group, peer, version or step from the ledger; reads only, during a run too.
+
+Texts name peers as their owners named them and count the leases of each coordinator process from 1; facts keep the ids.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.core.decisions.wait_causes import WAITED
+from coordinator.core.events.restored import IDS_PER_INCARNATION
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.store import StoryEntry
 from rollcast.runtime.errors import ConfigError, StoreError
@@ -21,6 +27,10 @@ BUSY_TIMEOUT_S = 10.0
 _LINES_MAX = 1_000  # events shown about one subject, the newest
 _LEASES_SHOWN = 10  # leases shown of a peer, the newest
 _SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*([A-Za-z0-9._-]{1,64})")
+
+_LEASE = re.compile(r"[1-9][0-9]{0,8}\.[0-9]{1,10}")
+_PEER_ID = re.compile(r"\b12D3KooW\w{1,64}")
+_NUMBERED_LEASE = re.compile(r"\blease (\d{10,19})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +44,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The stored facts about a subject, and its events in order of time."""
+    """The stored facts about a subject, and its events in order of time. ``names``: of the peers in it, by id."""
 
     subject: str
     facts: dict[str, Any]
     lines: tuple[Line, ...]
+    names: dict[str, str] = field(default_factory=dict)
 
 
 def story_of(ledger: Path, words: str) -> Story:
@@ -55,10 +66,22 @@ def story_of(ledger: Path, words: str) -> Story:
         if story is None:
             raise ConfigError(
                 f"this run's ledger has no {kind} {subject}",
-                cause="it never existed, or was compacted",
-                fix="see `rollcast explain --help` for what can be explained",
+                cause="it never existed, was compacted, or belonged to an evaluation, whose leases are not stored",
+                fix="name one that the run has, for example from the dashboard's Events page",
             )
-        return story
+        return _in_words(story, peer_names(connection))
+
+
+def lease_name(lease_id: int) -> str:
+    """Return a lease's name for people: `17`, or `2.17` if the run's second coordinator process issued it."""
+    process, number = divmod(lease_id, IDS_PER_INCARNATION)
+    return str(number) if process <= 1 else f"{process}.{number}"
+
+
+def _lease_ids(name: str) -> tuple[int, int]:
+    """Return the ids that a person may mean by a lease's name: the number in a process, or the whole id."""
+    process, _, number = name.rpartition(".")
+    return int(process or 1) * IDS_PER_INCARNATION + int(number), int(number) if not process else -1
 
 
 def parse(words: str) -> tuple[str, str]:
@@ -70,7 +93,7 @@ def parse(words: str) -> tuple[str, str]:
     found = _SUBJECT.fullmatch(words.strip())
     if found is not None:
         kind, subject = found[1] or "peer", found[2]
-        if kind == "peer" or subject.isdigit():
+        if kind == "peer" or subject.isdigit() or (kind == "lease" and _LEASE.fullmatch(subject)):
             return kind, subject
     raise ConfigError(
         f"{words!r} does not name an object of a run",
@@ -129,14 +152,20 @@ def _copy(connection: sqlite3.Connection, folder: Path, wanted: Callable[[StoryE
 
 
 def _lease(connection: sqlite3.Connection, subject: str) -> Story | None:
-    rows = _attempts(connection, "lease_id = ?", int(subject))
+    rows = _attempts(connection, "lease_id IN (?, ?)", *_lease_ids(subject))
     if not rows:
         return None
     first = rows[0]
-    facts = {"peer": first["peer_id"], "group": first["group_id"], "fencing_token": first["fencing_token"]}
+    lease_id = first["lease_id"]
+    facts = {
+        "id": lease_id,
+        "peer_id": first["peer_id"],
+        "group": first["group_id"],
+        "fencing_token": first["fencing_token"],
+    }
     facts["slots"] = {str(row["sample_index"]): _fate(row) for row in rows}
-    lines = [line for row in rows for line in _attempt_lines(row)]
-    return Story(f"lease {subject}", facts, _in_order(lines + _events(connection, f"lease {subject}")))
+    lines = _lines_of_attempts(rows) + _events(connection, f"lease {lease_id}")
+    return Story(f"lease {lease_name(lease_id)}", facts, _in_order(lines))
 
 
 def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
@@ -147,7 +176,8 @@ def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
     (body,) = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (int(subject),)).fetchone()
     rollout = pb.Rollout.FromString(body)
     facts = {
-        **_shown(row, "peer_id", "lease_id", "sample_index", "group_id", "reward", "exact", "error", "step"),
+        "lease": lease_name(row["lease_id"]),
+        **_shown(row, "peer_id", "sample_index", "group_id", "reward", "exact", "error", "step"),
         "fate": _fate(row),
         "segments": [
             {"version": one.version, "epoch": one.epoch, "peer": one.peer_id, "tokens": len(one.token_ids)}
@@ -157,8 +187,9 @@ def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
         "generate_s": rollout.generate_s,
     }
     others = _attempts(connection, "group_id = ? AND sample_index = ?", row["group_id"], row["sample_index"])
-    lines = [line for other in others for line in _attempt_lines(other)]
-    return Story(f"rollout {subject}", facts, _in_order(lines + _events(connection, f"rollout {subject}")))
+    return Story(
+        f"rollout {subject}", facts, _in_order(_lines_of_attempts(others) + _events(connection, f"rollout {subject}"))
+    )
 
 
 def _group(connection: sqlite3.Connection, subject: str) -> Story | None:
@@ -169,8 +200,9 @@ def _group(connection: sqlite3.Connection, subject: str) -> Story | None:
         return None
     rows = _attempts(connection, "group_id = ?", int(subject))
     facts = {"problem": found[0], "over_at_step": found[1], "attempts": len(rows)}
-    lines = [line for row in rows for line in _attempt_lines(row)]
-    return Story(f"group {subject}", facts, _in_order(lines + _events(connection, f"group {subject}")))
+    return Story(
+        f"group {subject}", facts, _in_order(_lines_of_attempts(rows) + _events(connection, f"group {subject}"))
+    )
 
 
 def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
@@ -181,15 +213,14 @@ def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
         "SELECT coalesce(closed_reason, state), count(*) FROM attempts WHERE peer_id = ? GROUP BY 1 ORDER BY 1",
         (peer_id,),
     )
-    facts = {"peer_id": peer_id, "attempts": dict(fates.fetchall())}
+    facts = {"id": peer_id, "attempts": dict(fates.fetchall())}
     recent = connection.execute(
         "SELECT DISTINCT lease_id FROM attempts WHERE peer_id = ? ORDER BY lease_id DESC LIMIT ?",
         (peer_id, _LEASES_SHOWN),
     )
     lines = _events(connection, peer_id) + _events_by_cause(connection, f"peer {peer_id}")
     for (lease_id,) in recent.fetchall():
-        for row in _attempts(connection, "lease_id = ?", lease_id):
-            lines += _attempt_lines(row)
+        lines += _lease_lines(_attempts(connection, "lease_id = ?", lease_id))
     return Story(f"peer {subject}", facts, _in_order(lines))
 
 
@@ -286,23 +317,60 @@ def _fate(row: dict[str, Any]) -> str:
             return str(state)
 
 
-def _attempt_lines(row: dict[str, Any]) -> list[Line]:
-    """Return the events of one attempt."""
-    slot = f"slot {row['sample_index']} of group {row['group_id']}"
-    lease, rollout = f"lease {row['lease_id']}", f"rollout {row['rollout_id']}"
-    lines = [Line(row["issued_unix_s"], f"{slot} was issued to {row['peer_id']}", lease)]
-    if row["received_unix_s"] is not None:
-        lines.append(Line(row["received_unix_s"], f"{slot} was received: stored as {rollout}", lease))
-    if row["scored_unix_s"] is not None:
-        problem = f", which could not be scored: {row['error']}" if row["error"] else ""
-        lines.append(Line(row["scored_unix_s"], f"{rollout} was scored: reward {row['reward']:g}{problem}", lease))
-    if row["state"] == "trained":
-        lines.append(Line(row["recorded_unix_s"], f"{rollout} was added to the batch of step {row['step']}"))
-    if row["state"] == "dropped":
-        lines.append(
-            Line(row["closed_unix_s"], f"{slot} was dropped from {row['peer_id']}: {row['closed_reason']}", lease)
+def _lines_of_attempts(rows: Iterable[dict[str, Any]]) -> list[Line]:
+    """Return the events of attempts; what happened to several slots of a lease at the same moment is one line."""
+    slots: dict[tuple[float, str, str], list[int]] = {}
+    for row in rows:
+        for event in _attempt_events(row):
+            slots.setdefault(event, []).append(row["sample_index"])
+    return [Line(at, what.format(slots=_slots(indices)), cause) for (at, what, cause), indices in slots.items()]
+
+
+def _lease_lines(rows: list[dict[str, Any]]) -> list[Line]:
+    """Return a line for each moment at which slots of a lease were issued, with what became of them."""
+    issued: dict[tuple[float, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        issued.setdefault((row["issued_unix_s"], row["group_id"]), []).append(row)
+    return [
+        Line(
+            at,
+            f"issued {_slots([row['sample_index'] for row in some])} of group {group}: "
+            + ", ".join(f"{count} {fate}" for fate, count in Counter(map(_fate, some)).items()),
+            f"lease {some[0]['lease_id']}",
         )
-    return lines
+        for (at, group), some in issued.items()
+    ]
+
+
+def _slots(indices: list[int]) -> str:
+    """Return `slot 3`, `slots 0 to 7` or `slots 0, 2 and 5`."""
+    if len(indices) == 1:
+        return f"slot {indices[0]}"
+    if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
+        return f"slots {indices[0]} to {indices[-1]}"
+    return f"slots {', '.join(map(str, indices[:-1]))} and {indices[-1]}"
+
+
+def _attempt_events(row: dict[str, Any]) -> list[tuple[float, str, str]]:
+    """Return the events of one attempt as moment, text with a place for its slots, and cause."""
+    of_group = f"{{slots}} of group {row['group_id']}"
+    lease, rollout = f"lease {row['lease_id']}", f"rollout {row['rollout_id']}"
+    events = [(row["issued_unix_s"], f"issued {of_group} to {row['peer_id']}", lease)]
+    if row["received_unix_s"] is not None:
+        events.append((row["received_unix_s"], f"received {of_group} and stored it as {rollout}", lease))
+    if row["scored_unix_s"] is not None:
+        problem = _literal(f", which could not be scored: {row['error']}") if row["error"] else ""
+        events.append((row["scored_unix_s"], f"scored {rollout}: reward {row['reward']:g}{problem}", lease))
+    if row["state"] == "trained":
+        events.append((row["recorded_unix_s"], f"added {rollout} to the batch of step {row['step']}", ""))
+    if row["state"] == "dropped":
+        reason = _literal(str(row["closed_reason"]))
+        events.append((row["closed_unix_s"], f"dropped {of_group} from {row['peer_id']}: {reason}", lease))
+    return events
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _events(connection: sqlite3.Connection, subject: str) -> list[Line]:
@@ -319,12 +387,41 @@ def _lines(connection: sqlite3.Connection, where: str, value: str) -> list[Line]
         (value, _LINES_MAX),
     )
     return [
-        Line(at, f"{kind.replace('_', ' ')} ({subject}): {detail}", cause) for at, kind, subject, detail, cause in rows
+        Line(at, f"{kind.replace('_', ' ')} ({subject}): {_waits(detail) if kind == WAITED else detail}", cause)
+        for at, kind, subject, detail, cause in rows
     ]
+
+
+def _waits(detail: str) -> str:
+    """Return the causes of the learner's wait, recorded as JSON: stage, peer (or empty), seconds."""
+    return ", ".join(
+        f"{stage} {f'for {peer} ' if peer else ''}{seconds:g} s" for stage, peer, seconds in json.loads(detail)
+    )
 
 
 def _in_order(lines: list[Line]) -> tuple[Line, ...]:
     return tuple(sorted(dict.fromkeys(lines), key=lambda line: line.at_unix_s))
+
+
+def peer_names(connection: sqlite3.Connection) -> dict[str, str]:
+    """Return the names of the run's peers by id; peers of the same name get the beginning of their id beside it."""
+    rows = connection.execute("SELECT subject, detail FROM events WHERE kind = 'peer_joined' ORDER BY event_order")
+    names = {peer_id: detail.rpartition(" as ")[0] for peer_id, detail in rows}
+    how_many = Counter(names.values())
+    return {
+        peer_id: name if how_many[name] == 1 else f"{name} ({peer_id[-6:]})" for peer_id, name in names.items() if name
+    }
+
+
+def _in_words(story: Story, names: dict[str, str]) -> Story:
+    """Return the story with the names of peers and leases in its lines instead of their ids."""
+
+    def words(text: str) -> str:
+        named = _PEER_ID.sub(lambda found: names.get(found[0], found[0]), text)
+        return _NUMBERED_LEASE.sub(lambda found: f"lease {lease_name(int(found[1]))}", named)
+
+    lines = tuple(replace(line, what=words(line.what), cause=words(line.cause)) for line in story.lines)
+    return replace(story, lines=lines, names=names)
 
 
 def _shown(row: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.decisions.wait_causes import WAITED
-from coordinator.ledger.story import reading
+from coordinator.ledger.story import peer_names, reading
 from coordinator.report import wall_time
 from coordinator.views.runs import steps_view
 from rollcast.runtime.errors import RunFolderError, StoreError
@@ -136,12 +136,7 @@ def _account(ledger: Path) -> wall_time.Account | None:
 
 def _peers(connection: sqlite3.Connection) -> tuple[PeerWork, ...]:
     """Return the peers' work, those with the most trained rollouts first."""
-    names = {
-        str(subject): str(detail).partition(" as ")[0]
-        for subject, detail in connection.execute(
-            "SELECT subject, detail FROM events WHERE kind = 'peer_joined' ORDER BY event_order"
-        )
-    }
+    names = peer_names(connection)
     found: dict[str, dict[str, int]] = {}
     rows = connection.execute(
         "SELECT peer_id, coalesce(closed_reason, state), count(*) FROM attempts GROUP BY 1, 2 ORDER BY 1, 2"

@@ -21,7 +21,7 @@ _STEP_PARTS = {
     "behaviour_s": "behaviour log-probabilities",
     "publish_s": "publishing",
     "checkpoint_s": "checkpointing",
-    "other_s": "between",
+    "other_s": "rest of the steps",
 }
 _CAUSES = {
     "starting": "starting",
@@ -162,7 +162,8 @@ def _shares(wall_s: float, steps: int, sums: Mapping[str, _Sum]) -> Account:
         if one.seconds > 0.0
     ]
     shares.sort(key=lambda share: -share.seconds)
-    unaccounted = 1.0 - sum(share.share for share in shares) if wall_s else 0.0
+    # Two processes measure the causes: by rounding and by their clocks the sum may exceed the wall time a little.
+    unaccounted = max(0.0, 1.0 - sum(share.share for share in shares)) if wall_s else 0.0
     return Account(wall_s, steps, tuple(shares), unaccounted)
 
 

@@ -6,10 +6,11 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from rollcast.cli.durations import seconds_of
@@ -17,7 +18,11 @@ from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from coordinator.ledger.story import Line
+
 _CULPRITS_SHOWN = 3
+_SHARE_SHOWN = 0.001  # of the wall time, below which `why` shows no remainder
 DIFFERENT = 1  # exit status of a replay with a different decision
 
 
@@ -28,6 +33,7 @@ def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = Fals
     ----------
     words
         What to explain: `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8`, `peer NAME` or a peer's id.
+        Leases count from 1; those of a restarted coordinator are written `2.17`.
     run_folder
         The coordinator's run folder. The run may still be running.
     json_output
@@ -41,15 +47,39 @@ def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = Fals
         return 0
     console = Console()
     console.print(f"[bold]{story.subject}[/bold]")
-    for name, value in story.facts.items():
-        console.print(f"  {name.replace('_', ' ')}: {_text(value)}", highlight=False)
+    facts = dict(story.facts)
+    figures = facts.pop("figures", {})
+    for name, value in facts.items():
+        console.print(f"  {_fact(name, value, story.names)}", highlight=False, markup=False)
+    _print_lines(console, story.lines)
+    if figures:
+        _print_figures(console, figures, story.names)
+    return 0
+
+
+def _print_lines(console: Console, lines: tuple[Line, ...]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header in ("when (UTC)", "what", "cause"):
         table.add_column(header, overflow="fold")
-    for line in story.lines:
-        table.add_row(_moment(line.at_unix_s), line.what, line.cause)
+    for line in lines:
+        table.add_row(_moment(line.at_unix_s), escape(line.what), escape(line.cause))
     console.print(table)
-    return 0
+
+
+def _print_figures(console: Console, figures: dict[str, float], names: dict[str, str]) -> None:
+    """Print a step's figures by name; a figure of each peer (`kl_k3:ID`) is one row."""
+    of_peers: dict[str, dict[str, float]] = {}
+    for name, value in figures.items():
+        kind, colon, peer_id = name.partition(":")
+        of_peers.setdefault(kind, {})[peer_id if colon else ""] = value
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for header, justify in (("figure", "left"), ("value", "right"), ("by peer", "left")):
+        table.add_column(header, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for kind, values in sorted(of_peers.items()):
+        whole = f"{values.pop(''):.5g}" if "" in values else ""
+        by_peer = sorted((names.get(peer_id, peer_id), f"{value:.3g}") for peer_id, value in values.items())
+        table.add_row(kind, whole, escape(", ".join(f"{name} {value}" for name, value in by_peer)))
+    console.print(table)
 
 
 def replay(
@@ -100,8 +130,26 @@ def _moment(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def _text(value: object) -> str:
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+def _fact(name: str, value: object, names: dict[str, str]) -> str:
+    if name == "id":
+        return f"id: {value}"
+    if name.endswith("_s") and isinstance(value, float):
+        return f"{name.removesuffix('_s').replace('_', ' ')}: {value:.3g} s"
+    return f"{name.removesuffix('_id').replace('_', ' ')}: {_in_words(value, names)}"
+
+
+def _in_words(value: object, names: dict[str, str]) -> str:
+    """Return a fact as a person would write it, with the names of peers."""
+    match value:
+        case dict():
+            return ", ".join(f"{names.get(key, key)}: {_in_words(one, names)}" for key, one in value.items()) or "none"
+        case list():
+            return "; ".join(_in_words(one, names) for one in value) or "none"
+        case str():
+            return names.get(value, value)
+        case float():
+            return f"{value:.4g}"
+    return str(value)
 
 
 def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = False) -> int:
@@ -116,21 +164,27 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
     json_output
         Print one JSON object.
     """
+    from coordinator.ledger.story import peer_names, reading
     from coordinator.report.wall_time import account
 
     since_unix_s = None if not since else datetime.now(UTC).timestamp() - seconds_of(since)
-    found = account(RunFolder(run_folder).ledger, since_unix_s=since_unix_s)
+    ledger = RunFolder(run_folder).ledger
+    found = account(ledger, since_unix_s=since_unix_s)
     if json_output:
         print(json.dumps(asdict(found) | {"utilisation": found.utilisation}, indent=2))
         return 0
+    with reading(ledger) as connection:
+        names = peer_names(connection)
     console = Console()
     console.print(f"{found.wall_s:.1f} s of the learner's wall time, {found.steps} steps", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header, justify in (("cause", "left"), ("seconds", "right"), ("share", "right"), ("longest for", "left")):
         table.add_column(header, justify=justify)  # type: ignore[arg-type]
     for share in found.shares:
-        whose = ", ".join(f"{peer} {seconds:.1f} s" for peer, seconds in list(share.whose.items())[:_CULPRITS_SHOWN])
-        table.add_row(share.cause, f"{share.seconds:.1f}", f"{share.share:.1%}", whose)
-    table.add_row("unaccounted", f"{found.unaccounted * found.wall_s:.1f}", f"{found.unaccounted:.1%}", "")
+        longest = list(share.whose.items())[:_CULPRITS_SHOWN]
+        whose = ", ".join(f"{names.get(peer_id, peer_id)} {seconds:.1f} s" for peer_id, seconds in longest)
+        table.add_row(share.cause, f"{share.seconds:.1f}", f"{share.share:.1%}", escape(whose))
+    if found.unaccounted >= _SHARE_SHOWN:
+        table.add_row("unaccounted", f"{found.unaccounted * found.wall_s:.1f}", f"{found.unaccounted:.1%}", "")
     console.print(table)
     return 0

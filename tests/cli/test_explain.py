@@ -22,13 +22,28 @@ async def test_explain_prints_the_history(tmp_path: Path, capsys: pytest.Capture
     assert explain("rollout", "1", run_folder=tmp_path, json_output=True) == 0
     story = json.loads(capsys.readouterr().out)
     assert story["subject"] == "rollout 1"
-    assert [line["what"] for line in story["lines"]][-1] == "rollout 1 was added to the batch of step 0"
+    assert [line["what"] for line in story["lines"]][-1] == "added rollout 1 to the batch of step 0"
+
+
+async def test_explain_writes_names_and_sentences_where_json_has_ids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    await test_story.a_run(RunFolder(tmp_path).ledger)
+    assert explain("step", "0", run_folder=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "rollouts by peer: atlas: 2" in shown
+    assert "learner waited (step 0): store 0.015 s, generate for atlas 2 s" in shown
+    assert "reward_mean" in shown
+    assert not set("{}[]") & set(shown)
+    assert explain("step", "0", run_folder=tmp_path, json_output=True) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["rollouts_by_peer"] == {test_story.work.PEER: 2}
 
 
 async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await test_wall_time.a_run(RunFolder(tmp_path).ledger)
     assert why(tmp_path) == 0
-    assert "unaccounted" in capsys.readouterr().out
+    assert "training" in capsys.readouterr().out
     assert why(tmp_path, json_output=True) == 0
     account = json.loads(capsys.readouterr().out)
     assert sum(share["share"] for share in account["shares"]) + account["unaccounted"] == pytest.approx(1.0)

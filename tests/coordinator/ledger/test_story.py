@@ -7,7 +7,7 @@ import pytest
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
-from coordinator.ledger.story import Story, parse, story_of
+from coordinator.ledger.story import Story, _slots, parse, story_of
 from rollcast.runtime.errors import ConfigError, StoreError
 from rollcast.wire.ids import Epoch, Step, Version
 from tests.coordinator import stored_work as work
@@ -23,7 +23,9 @@ async def a_run(path: Path) -> None:
     await ledger.close_attempt(work.close(4))
     await work.issue(ledger, 5)
     await ledger.record_batch(work.batch(0, 1, 2))
-    await ledger.record_event("learner_waited", "step 0", "[]", cause="step 0")
+    await ledger.record_event(
+        "learner_waited", "step 0", '[["store", "", 0.015], ["generate", "12D3KooWtest", 2]]', cause="step 0"
+    )
     await ledger.record_step(Step(1), {"reward_mean": 0.5})
     await ledger.close()
 
@@ -43,19 +45,20 @@ def whats(story: Story) -> list[str]:
 async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
     story = story_of(ledger, "rollout 1")
     assert story.facts["fate"] == "trained in step 0"
+    assert story.facts["lease"] == "1"
     assert story.facts["segments"] == [{"version": 3, "epoch": 0, "peer": work.PEER, "tokens": 4}]
     assert whats(story) == [
-        f"slot 0 of group 1 was issued to {work.PEER}",
-        "slot 0 of group 1 was received: stored as rollout 1",
-        "rollout 1 was scored: reward 0.1",
-        "rollout 1 was added to the batch of step 0",
+        "issued slot 0 of group 1 to atlas",
+        "received slot 0 of group 1 and stored it as rollout 1",
+        "scored rollout 1: reward 0.1",
+        "added rollout 1 to the batch of step 0",
     ]
 
 
 async def test_dropped_lease_has_a_reason(ledger: Path) -> None:
     story = story_of(ledger, "lease 4")
     assert story.facts["slots"] == {"0": "dropped: stale"}
-    assert whats(story)[-1] == f"slot 0 of group 4 was dropped from {work.PEER}: stale"
+    assert whats(story)[-1] == "dropped slot 0 of group 4 from atlas: stale"
     assert story_of(ledger, "lease 5").facts["slots"] == {"0": "open"}
 
 
@@ -68,8 +71,15 @@ async def test_a_group_has_its_attempts(ledger: Path) -> None:
 @pytest.mark.parametrize("words", ["peer atlas", "atlas", str(work.PEER), str(work.PEER)[:10]])
 async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> None:
     story = story_of(ledger, words)
-    assert story.facts == {"peer_id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
-    assert f"peer joined ({work.PEER}): atlas as peer" in whats(story)
+    assert story.facts == {"id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
+    assert story.names == {work.PEER: "atlas"}
+    assert whats(story) == [
+        "peer joined (atlas): atlas as peer",
+        "issued slot 0 of group 1: 1 trained in step 0",
+        "issued slot 0 of group 2: 1 trained in step 0",
+        "issued slot 0 of group 4: 1 dropped: stale",
+        "issued slot 0 of group 5: 1 open",
+    ]
 
 
 async def test_version_with_the_outcomes_of_its_rollouts(ledger: Path) -> None:
@@ -84,7 +94,7 @@ async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
     assert story.facts["figures"] == {"reward_mean": 0.5}
     assert set(whats(story)) == {
         "its batch of 2 rollouts was recorded",
-        "learner waited (step 0): []",
+        "learner waited (step 0): store 0.015 s, generate for atlas 2 s",
         "the learner finished the step",
     }
 
@@ -114,15 +124,35 @@ async def test_story_includes_archived_events(ledger: Path) -> None:
     entries = [
         StoryEntry(0, 1.0, "peer_joined", peer, "castor as peer", f"peer {peer}"),
         StoryEntry(-1, 2.0, "penalised", peer, "uploaded nonsense", "upload 7"),
-        StoryEntry(-2, 3.0, "learner_waited", "step 0", "[[]]", "step 0"),
+        StoryEntry(-2, 3.0, "learner_waited", "step 0", '[["pacing", "", 1]]', "step 0"),
         StoryEntry(1, 4.0, "peer_joined", work.PEER, "archived, and not deleted yet", "peer"),
     ]
     write_segment(ledger.parent / "events", entries, 1 << 20)
     assert whats(story_of(ledger, "peer castor")) == [
-        f"peer joined ({peer}): castor as peer",
-        f"penalised ({peer}): uploaded nonsense",
+        "peer joined (castor): castor as peer",
+        "penalised (castor): uploaded nonsense",
     ]
-    assert "learner waited (step 0): [[]]" in whats(story_of(ledger, "step 0"))
+    assert "learner waited (step 0): pacing 1 s" in whats(story_of(ledger, "step 0"))
     assert [what for what in whats(story_of(ledger, "peer atlas")) if "joined" in what] == [
-        f"peer joined ({work.PEER}): atlas as peer"
+        "peer joined (atlas): atlas as peer"
     ]
+
+
+async def test_leases_count_from_1_in_each_coordinator_process(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    ledger = Ledger.open(path)
+    for process, number in ((1, 17), (2, 17)):
+        await work.issue(ledger, (process << 32) + number)
+    await ledger.close()
+    first, second = story_of(path, "lease 17"), story_of(path, "lease 2.17")
+    assert (first.subject, second.subject) == ("lease 17", "lease 2.17")
+    assert (first.facts["id"], second.facts["id"]) == ((1 << 32) + 17, (2 << 32) + 17)
+    assert [line.cause for line in second.lines] == ["lease 2.17"]
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [([3], "slot 3"), ([0, 1], "slots 0 and 1"), ([4, 5, 6], "slots 4 to 6"), ([0, 2, 5], "slots 0, 2 and 5")],
+)
+async def test_slots_that_share_a_moment_are_one_line(tmp_path: Path, indices: list[int], words: str) -> None:
+    assert _slots(indices) == words

@@ -68,7 +68,7 @@ async def test_every_second_has_a_cause(ledger: Path) -> None:
         "behaviour log-probabilities": 2.0,
         "publishing": 1.0,
         "checkpointing": 0.5,
-        "between": 0.5,
+        "rest of the steps": 0.5,
     }
     assert found.unaccounted == pytest.approx(0.0)
     assert found.utilisation == pytest.approx(8.0 / 60.0)
