@@ -62,6 +62,7 @@ RUN_BY = {
     "coordinator/shell/background.py": "tests/coordinator/test_service.py",
     "coordinator/tasks/curation/output.py": "tests/cli/data/test_curate.py",
     "coordinator/tasks/sandbox/child.py": "tests/coordinator/tasks/sandbox/test_runner.py",
+    "coordinator/verifiers/child.py": "tests/coordinator/verifiers/test_pool.py",
     "coordinator/verifiers/worker.py": "tests/coordinator/verifiers/test_pool.py",
     "peer/donor/daemon.py": "tests/peer/test_service.py",
     "peer/engines/vllm/server/completions.py": "tests/peer/engines/vllm/test_conformance.py",

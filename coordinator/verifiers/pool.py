@@ -17,7 +17,8 @@ from typing import Any
 import structlog
 
 from coordinator.tasks.checks.task import Problem
-from coordinator.verifiers.process import VerifierProcess, WorkerDied, WorkerHung
+from coordinator.verifiers.line_process import WorkerDied, WorkerHung
+from coordinator.verifiers.process import VerifierProcess
 from rollcast.runtime.errors import RollcastError, TaskError
 from rollcast.runtime.waits import backoff_delays_s
 
@@ -105,7 +106,7 @@ class VerifierPool:
         """
         starts = await asyncio.gather(*(process.start() for process in self._processes), return_exceptions=True)
         for problem in starts:
-            if problem is not None:
+            if isinstance(problem, BaseException):
                 await self._kill_all()
                 raise problem
         self._lanes = [asyncio.create_task(self._serve(process), name="verifier") for process in self._processes]
@@ -208,7 +209,7 @@ class VerifierPool:
     async def _work(self, process: VerifierProcess, jobs: list[_Job]) -> list[_Job]:
         """Score the jobs in order; return those that a new process must score."""
         try:
-            await process.send([(job.item.problem.to_json(), job.item.completion_text) for job in jobs])
+            await process.send_batch([(job.item.problem.to_json(), job.item.completion_text) for job in jobs])
         except WorkerDied as death:
             await self._bury(process, death)
             return jobs
