@@ -161,6 +161,7 @@ class Presence:
         if self._state.epochs.is_orphan(version):
             self._holds_none(member)
         elif self._state.announced.may_contain(version):
+            member.reputation.generated_with(version)
             self._holds(member, version, now)
 
     def _holds(self, member: Member, version: Version, now: float) -> None:

@@ -240,7 +240,7 @@ class WorkerCore:
             grant = lease.grant
             if grant.epoch < key.epoch or self._is_behind(grant, key):
                 return True
-            return grant.oldest_useful_version > known.version
+            return lease.needs_version > known.version
 
         reason = f"no version here is useful for them: version {key.version} is active"
         return self._return_leases(self._book.ids_where(out_of_reach), reason)

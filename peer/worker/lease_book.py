@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from peer.worker.events import SlotWork, VersionKey
-from rollcast.wire.ids import LeaseId
+from rollcast.wire.ids import LeaseId, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
 # Ids of leases that are over are kept, so that a lease delivered twice is not generated twice.
@@ -46,7 +46,12 @@ class HeldLease:
         grant = self.grant
         if grant.kind == "evaluation" and grant.oldest_useful_version != active.version:
             return False
-        return grant.epoch == active.epoch and grant.oldest_useful_version <= active.version
+        return grant.epoch == active.epoch and self.needs_version <= active.version
+
+    @property
+    def needs_version(self) -> Version:
+        """Return the oldest version that may generate here."""
+        return max(self.grant.oldest_useful_version, self.grant.oldest_own_version)
 
 
 class LeaseBook:
@@ -93,7 +98,7 @@ class LeaseBook:
 
     def why_not_servable(self, active: VersionKey) -> str:
         """Return in words which version the leases need that ``active`` may not serve; empty if there are none."""
-        oldest = [lease.grant.oldest_useful_version for lease in self if not lease.servable_by(active)]
+        oldest = [lease.needs_version for lease in self if not lease.servable_by(active)]
         if not oldest:
             return ""
         return f"{len(oldest)} leases need version {min(oldest)} or newer; version {active.version} is active"

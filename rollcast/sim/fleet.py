@@ -20,6 +20,7 @@ from rollcast.sim.nodes.hoarder import HoarderNode
 from rollcast.sim.nodes.learner import LearnerNode
 from rollcast.sim.nodes.origin import OriginNode
 from rollcast.sim.nodes.peer import PeerNode
+from rollcast.sim.nodes.picker import PickerNode
 from rollcast.sim.nodes.relay import Relay
 from rollcast.sim.nodes.relay_links import RelayHost
 from rollcast.sim.operator import Operator
@@ -70,7 +71,7 @@ class Fleet:
             for _ in range(settings.peers)
         )
         engines = settings.engines or tuple(sampled)
-        numbers = range(settings.peers + settings.hoarders)
+        numbers = range(settings.peers + settings.hoarders + settings.pickers)
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in numbers]
         if settings.operator_every_s:
             Operator(ground, self.coordinator)
@@ -150,13 +151,22 @@ class Fleet:
     def _new_peer(self, number: int, engine: EngineSettings) -> PeerNode:
         name, line = self.name_of(number), self.settings.lines[number % len(self.settings.lines)]
         self.ground.network.add(name, line)
-        kind = PeerNode if number < self.settings.peers else HoarderNode
-        node = kind(self.ground, self.coordinator, name, line, engine)
+        node = self._kind_of(number)(self.ground, self.coordinator, name, line, engine)
         if self.settings.receiving == "chunks":
             node.receiver = ChunkReceiver(node, self._hosts)
         else:
             node.receiver = FluidReceiver(self.fluid, node)
         return node
+
+    def _kind_of(self, number: int) -> type[PeerNode]:
+        """Return the kind of peer ``number``: honest peers come first, then hoarders, then pickers."""
+        settings = self.settings
+        if number < settings.peers:
+            return PeerNode
+        if number < settings.peers + settings.hoarders:
+            return HoarderNode
+        self.ground.oracle.ledger.liars.add(self.name_of(number))
+        return PickerNode
 
 
 def _ignore(_: object) -> None:

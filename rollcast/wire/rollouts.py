@@ -68,7 +68,8 @@ class Slot:
 class LeaseGrant:
     """A slice of one prompt group, or of one held-out problem's samples, that is leased to one peer.
 
-    With ``kind`` "evaluation" exactly ``oldest_useful_version`` generates it, and nothing is trained on it.
+    With ``kind`` "evaluation" exactly ``oldest_useful_version`` generates it, and nothing is trained on it. What the
+    peer itself generates comes from ``oldest_own_version`` or newer ones, else the rollout is refused.
     """
 
     lease_id: LeaseId
@@ -81,6 +82,7 @@ class LeaseGrant:
     epoch: Epoch
     oldest_useful_version: Version
     kind: LeaseKind = "training"
+    oldest_own_version: Version = Version(0)  # noqa: RUF009
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
         deadline_s=lease.deadline_s,
         epoch=lease.epoch,
         oldest_useful_version=lease.oldest_useful_version,
+        oldest_own_version=lease.oldest_own_version,
         kind=_KIND_TO_PB[lease.kind],
     )
 
@@ -257,6 +260,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
         deadline_s=message.deadline_s,
         epoch=Epoch(_counter(message.epoch)),
         oldest_useful_version=Version(_counter(message.oldest_useful_version)),
+        oldest_own_version=Version(_counter(message.oldest_own_version)),
         kind=_KIND_FROM_PB[message.kind],
     )
 

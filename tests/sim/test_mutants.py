@@ -32,6 +32,7 @@ QUICK = {
     "announced-before-pushed": "I12",
     "leases-never-expire": "deadline",
     "slots-as-asked-for": "starve",
+    "answered-with-any-version": "version",
     "evaluated-with-any-version": "evaluation",
 }
 SEEDS_MAX = 20

@@ -16,6 +16,7 @@ from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
 from rollcast.sim.settings import RESUME_S, FleetSettings
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
+from rollcast.wire.rollouts import AtVersionSwap
 
 #: Seeds that found bugs with earlier mixes of faults, and some more.
 SEEDS = (6, 15, 53, 148, 200, 293)
@@ -150,6 +151,16 @@ def test_members_that_ask_for_all_work_and_do_none_cost_few_steps() -> None:
     for hoarders in (1, 2):
         outcome = clean(simulate(replace(fleet, hoarders=hoarders), 1, seconds=120.0))
         assert outcome.steps >= 0.85 * plain.steps, hoarders
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("mode", ["finish", "continue"])
+def test_a_member_that_chooses_among_versions_is_refused_and_no_other_is(mode: AtVersionSwap) -> None:
+    """An honest member that is refused is penalised, which the judge would blame."""
+    fleet = FleetSettings(peers=2, pickers=1, at_version_swap=mode)
+    outcome = clean(simulate(fleet, 1, seconds=30.0))
+    assert outcome.dropped["older_version"] > 0
+    assert outcome.steps > 5
 
 
 def _mean_age(outcome: Outcome) -> float:

@@ -359,6 +359,7 @@ class Round:
             deadline_s=state.settings.lease_deadline_s,
             epoch=epoch,
             oldest_useful_version=oldest_useful,
+            oldest_own_version=attempts[0].oldest_own_version,
         )
 
     def _issue(self, member: Member, group: Group, indices: list[int], prefixes: Mapping[int, Prefix]) -> list[Attempt]:
@@ -374,6 +375,7 @@ class Round:
             prefixes=prefixes,
             invite=member.invite,
             on_trial=not member.reputation.earned.has_delivered,
+            oldest_own_version=member.reputation.oldest_own_version,
         )
         load.held_now += len(attempts)
         load.held += len(attempts)

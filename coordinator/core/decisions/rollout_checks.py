@@ -8,7 +8,7 @@ length that was leased. A rollout that claims something else is malformed, becau
 from __future__ import annotations
 
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.leases.groups import Prefix
+from coordinator.core.leases.groups import Attempt, Prefix
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId
 from rollcast.wire.rollouts import PartialRollout, Rollout, Segment
@@ -52,6 +52,21 @@ def _wrong_end(state: CoreState, rollout: Rollout, tokens: list[int], text_end: 
         return "uploaded a rollout that claims to have stopped, without a stop token or stop string at its end"
     if rollout.finish_reason == "length" and len(tokens) < sampling.max_new_tokens:
         return f"uploaded {len(tokens)} generated tokens as the longest length, which is {sampling.max_new_tokens}"
+    return ""
+
+
+def version_chosen(own: Prefix, attempt: Attempt) -> str:
+    """Return why the versions of what a peer generated cannot be an honest one's; empty if they can.
+
+    An honest peer's active version only rises. One that keeps the S + 1 versions which are young enough could generate
+    with each of them, and choose among the answers. So it may use none older than one that it used before the lease,
+    and go back to none within a rollout.
+    """
+    oldest = attempt.oldest_own_version
+    for segment in own:
+        if segment.version < oldest:
+            return f"generated with version {segment.version} although it had used version {oldest} already"
+        oldest = segment.version
     return ""
 
 

@@ -25,6 +25,7 @@ from coordinator.core.decisions.rollout_checks import (
     malformed_rollout,
     sent_past_its_end,
     unfinished,
+    version_chosen,
 )
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
@@ -50,7 +51,7 @@ from coordinator.core.leases.batches import too_old
 from coordinator.core.leases.drop_counts import DropReason, RefusalReason
 from coordinator.core.leases.groups import Attempt, AttemptKey, Group
 from coordinator.core.leases.partials import bare, tokens_of
-from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId
+from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import Rollout
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
@@ -123,6 +124,9 @@ class Rollouts:
             malformed = "uploaded routes for a prompt of another length"
         if malformed:
             return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
+        chosen = version_chosen(rollout.segments[len(prefix) :], attempt)
+        if chosen:
+            return [self._penalise(event.peer_id, chosen), *self._close(event, attempt, "older_version")]
         return None
 
     def _store(self, event: RolloutReceived, attempt: Attempt, now: float) -> list[Action]:
@@ -135,6 +139,9 @@ class Rollouts:
         self._last_rollout += 1
         rollout_id = RolloutId(self._last_rollout)
         versions = [segment.version for segment in rollout.segments]
+        state.members.reputation(event.peer_id).generated_with(
+            max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
+        )
         losers = state.book.fill(attempt, rollout_id, min(versions), max(versions))
         self._storing[rollout_id] = _Storing(event.peer_id, rollout, attempt, [event.upload_id])
         self._storing_by_key[attempt.key] = rollout_id
@@ -155,7 +162,7 @@ class Rollouts:
             return []
         if self._state.epochs.is_any_orphan(partial.segments):
             return []
-        malformed = malformed_partial(self._state, event.peer_id, partial)
+        malformed = malformed_partial(self._state, event.peer_id, partial) or version_chosen(partial.segments, attempt)
         if malformed:
             return [self._penalise(event.peer_id, malformed)]
         self._state.partials.add(attempt, partial.position, bare(partial.segments))

@@ -18,6 +18,7 @@ DropReason = Literal[
     "group_stale",  # a sibling was too old, and a group is trained as a whole
     "no_advantage",  # every rollout of its group has the same reward, and the run drops such groups
     "malformed",  # it claims something impossible
+    "older_version",  # made with an older version than its lease allows
     "late_duplicate",  # another attempt at the same slot was first
     "rolled_back",  # made with a version that an epoch orphaned, or in flight when the epoch was opened
     "audit_failed",  # its peer was convicted by an audit before it was trained on
@@ -28,7 +29,7 @@ DropReason = Literal[
 TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_stale", "late_duplicate"})
 
 #: Reasons that lower what the attempt's peer may hold: nothing useful came of its lease.
-LOST: frozenset[DropReason] = frozenset({"lease_expired", "malformed"})
+LOST: frozenset[DropReason] = frozenset({"lease_expired", "malformed", "older_version"})
 
 RefusalReason = Literal[
     "malformed",  # no valid rollout, and not for a slot that its sender holds

@@ -39,6 +39,7 @@ class Attempt:
     ``load``: slots that its peer held then or generates at once, whichever is more; 0 if unknown, because the attempt
     was issued before a restart. ``prefix``: the tokens that the peer was given to continue; None: unknown.
     ``invite``: with which its peer joined; empty if unknown. ``on_trial``: its peer had delivered nothing before.
+    ``oldest_own_version``: with which the peer may generate; 0 if unknown, because it was issued before a restart.
     """
 
     lease_id: LeaseId
@@ -52,6 +53,7 @@ class Attempt:
     prefix: Prefix | None = ()
     invite: str = ""
     on_trial: bool = False
+    oldest_own_version: Version = Version(0)  # noqa: RUF009
     key: AttemptKey = field(init=False)
 
     def __post_init__(self) -> None:

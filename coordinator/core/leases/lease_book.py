@@ -195,6 +195,7 @@ class LeaseBook(InFlight[Attempt]):
         prefixes: Mapping[int, Prefix] = NO_PREFIXES,
         invite: str = "",
         on_trial: bool = False,
+        oldest_own_version: Version = Version(0),  # noqa: B008
     ) -> list[Attempt]:
         """Issue one lease for these slots of a group and return its attempts.
 
@@ -202,7 +203,7 @@ class LeaseBook(InFlight[Attempt]):
             indices: sample indices of the slots.
             load: slots that the peer holds or generates at once, see Attempt.
             prefixes: tokens that earlier attempts generated, by sample index.
-            invite, on_trial: see Attempt.
+            invite, on_trial, oldest_own_version: see Attempt.
 
         Raises:
             ValueError: a slot is filled, or has the most live attempts that it may have.
@@ -216,6 +217,7 @@ class LeaseBook(InFlight[Attempt]):
                 prefix=prefixes.get(index, ()),
                 invite=invite,
                 on_trial=on_trial,
+                oldest_own_version=oldest_own_version,
             )
             for index in indices
         ]

@@ -40,7 +40,15 @@ class Reputation:
     drained: str = ""  # why the operator gives it no new work; empty if it may get some
     banned: str = ""  # why it may not take part; empty if it may
     earned: Earned = field(default_factory=Earned)  # how many slots it may hold
+    oldest_own_version: Version = Version(0)  # noqa: RUF009  # newest that it is known to have generated with
     slots_per_s: float = 0.0  # smoothed speed, kept while it generates nothing; 0: never measured
+
+    def generated_with(self, version: Version) -> None:
+        """Note that the identity generated with a version: it may use no older one under leases from now on.
+
+        Else it could keep several, generate with each, and return the best of its answers to one slot.
+        """
+        self.oldest_own_version = max(self.oldest_own_version, version)
 
     @property
     def kept_out(self) -> str:
@@ -143,6 +151,8 @@ class Member:
         """Whether the member may be given slots at all."""
         reputation = self.reputation
         if self.role != "peer" or self.version is None or reputation.kept_out or reputation.switched_off:
+            return False
+        if self.version < reputation.oldest_own_version:  # restarted without its disk: it receives that version again
             return False
         return self.facts is None or self.facts.state != "draining"
 

@@ -36,6 +36,7 @@ class Issued:
     token: int
     peer_id: str
     seed: int
+    oldest_version: int = 0  # with which its peer may generate; 0 after a restart
     rollout_id: int | None = None  # set once its rollout is being stored
     durable: bool = False
 
@@ -54,7 +55,7 @@ class Books:
 
 
 class LedgerJudge:
-    """The judge of I1, I2, I3, I6, I7, I9, I11 and the deadlines of leases at the coordinator."""
+    """The judge of I1, I2, I3, I6, I7, I9, I11, the deadlines of leases and their versions at the coordinator."""
 
     def __init__(self, settings: FleetSettings, verdicts: Verdicts) -> None:
         self._settings = settings
@@ -72,6 +73,7 @@ class LedgerJudge:
         self._versions: dict[int, int] = {}  # the epoch of each announced version
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
         self._deadlines: deque[tuple[float, Key]] = deque()  # deadlines of attempts, soonest first
+        self._generated_with: dict[str, int] = {}  # by peer: the newest version of its rollouts
         self._expired: Counter[str] = Counter()  # by peer: leases' slots since it delivered something
         self._now = 0.0
         self._of_action: dict[type, Callable[[Any], None]] = {
@@ -99,6 +101,7 @@ class LedgerJudge:
     def started(self, restored: Restored, now: float) -> None:
         """Check I1 and I11 when a coordinator starts: the restored state lacks no promise, and its counts close."""
         self._now = now
+        self._generated_with.clear()
         self._expired.clear()  # what a coordinator knows of peers ends with it
         old, self.books = self.books, _books_of(restored)
         books = self.books
@@ -237,7 +240,8 @@ class LedgerJudge:
             if other.seed not in (-1, action.seed):
                 self._blame("I6", f"the slot {slot} has another seed", slot)
         live.append(key)
-        books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed)
+        oldest_version = self._generated_with.get(action.peer_id, 0)
+        books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed, oldest_version)
         self._deadlines.append((self._now + self._settings.lease_deadline_s, key))
         books.counts["issued"] += 1
         self._verdicts.trace.add(self._now, "issued", action.lease_id, slot, action.peer_id)
@@ -298,6 +302,12 @@ class LedgerJudge:
         problem = self._problem(action.peer_id, rollout, issued.seed)
         if problem:
             self._blame("I7", f"lease {key[0]}, sample {key[1]}: {problem}", key[0])
+        own = [one.version for one in rollout.segments if one.peer_id == action.peer_id]
+        if min(own, default=issued.oldest_version) < issued.oldest_version:
+            what = f"{issued.peer_id} answers lease {key[0]} with version {min(own)}, and had used"
+            self._blame("version", f"{what} version {issued.oldest_version} before", key[0])
+        newest = max([*own, self._generated_with.get(action.peer_id, 0)])
+        self._generated_with[action.peer_id] = newest
         issued.rollout_id = action.rollout_id
         self._expired.pop(action.peer_id, None)
         books.live[issued.slot].remove(key)
@@ -416,7 +426,9 @@ def _books_of(restored: Restored) -> Books:
         for rollout in group.rollouts:
             attempt = rollout.attempt
             slot, key = (group.group_id, attempt.sample_index), (attempt.lease_id, attempt.sample_index)
-            issued = Issued(slot, attempt.fencing_token, attempt.peer_id, -1, rollout.rollout_id, durable=True)
+            issued = Issued(
+                slot, attempt.fencing_token, attempt.peer_id, -1, rollout_id=rollout.rollout_id, durable=True
+            )
             books.attempts[key] = issued
             books.filled[slot] = key
             books.rollouts[rollout.rollout_id] = (key, None, rollout.oldest_version)

@@ -207,6 +207,7 @@ def _open_to_all(self: SlotState, lost: Any) -> bool:
 
 #: So many evaluations, by all peers, that each seed has samples with peers that lie or are lost.
 _HOARDED = {"hoarders": 2}
+_PICKED = {"pickers": 2}
 _EVALUATING = {
     "evaluate_every_steps": 1,
     "evaluation_problems": 24,
@@ -361,6 +362,13 @@ MUTANTS = (
         "leases that expire lower nothing that their peer may hold",
         (Patch(Earned, "lost", always(False)),),
         _HOARDED,
+    ),
+    Mutant(
+        "answered-with-any-version",
+        "version",
+        "a peer may generate with an older version than one that it used before the lease",
+        (Patch(rollouts, "version_chosen", always("")),),
+        _PICKED,
     ),
     Mutant(
         "evaluated-with-any-version",

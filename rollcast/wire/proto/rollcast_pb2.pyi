@@ -186,7 +186,7 @@ class Slot(_message.Message):
     def __init__(self, sample_index: _Optional[int] = ..., seed: _Optional[int] = ..., prefix: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version", "kind")
+    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version", "kind", "oldest_own_version")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +197,7 @@ class Lease(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OLDEST_USEFUL_VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_OWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     fencing_token: int
     group_id: int
@@ -207,7 +208,8 @@ class Lease(_message.Message):
     epoch: int
     oldest_useful_version: int
     kind: LeaseKind
-    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ..., kind: _Optional[_Union[LeaseKind, str]] = ...) -> None: ...
+    oldest_own_version: int
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ..., kind: _Optional[_Union[LeaseKind, str]] = ..., oldest_own_version: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("lease_id", "fencing_token", "group_id", "sample_index", "segments", "finish_reason", "generate_s")

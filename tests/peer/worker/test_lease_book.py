@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 from peer.worker.lease_book import LeaseBook
-from rollcast.wire.ids import LeaseId
+from rollcast.wire.ids import LeaseId, Version
 from rollcast.wire.rollouts import LeaseGrant
 from tests.peer.worker.worker_samples import grant, key, work
 
@@ -103,3 +104,12 @@ def test_the_running_count_equals_the_slots_of_the_leases() -> None:
         assert book.unfinished == sum(lease.unfinished for lease in held)
         times = [lease.expires_s if lease.waiting else lease.gone_s for lease in held]
         assert book.next_expiry_s() == min(times, default=math.inf)
+
+
+def test_a_lease_waits_for_the_version_that_its_peer_used_before() -> None:
+    """Else a restarted peer would answer with an older one, and be refused."""
+    lease = replace(grant(1), oldest_own_version=Version(3))
+    book = book_of(lease)
+    assert book.servable(key(2)) == []
+    assert book.why_not_servable(key(2)) == "1 leases need version 3 or newer; version 2 is active"
+    assert book.take(key(3), 9) == work(lease)
