@@ -18,7 +18,7 @@ LONG = replace(SAMPLING, max_new_tokens=2000)
 def pieces(count: int, begin: int) -> tuple[Segment, ...]:
     """Segments of one token each, by turns of two samplers, so that none is joined with the one before."""
     return tuple(
-        Segment("assistant", Epoch(0), Version(1), PeerId("a"), (5,), b"\1", sampler=f"jax-{(begin + number) % 2}")
+        Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5,), b"\1", sampler=f"jax-{(begin + number) % 2}")
         for number in range(count)
     )
 
