@@ -15,7 +15,10 @@ from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
 TEMPLATE_LENGTH_MAX = 1 << 20
 RENDERED_LENGTH_MAX = 4 << 20
 
-Message = Mapping[str, str]
+#: One message: its role and content, and for templates with tools their calls.
+Message = Mapping[str, Any]
+#: One tool as chat templates take it: {"type": "function", "function": {"name", "description", "parameters"}}.
+Tool = Mapping[str, Any]
 
 
 class ChatTemplate:
@@ -48,15 +51,18 @@ class ChatTemplate:
         except TemplateError as error:
             raise ModelError("the model's chat template cannot be read", cause=str(error)[:300]) from None
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """Return the text of a conversation, up to where the model's answer begins.
+
+        Most templates write the definitions of the tools into the system message.
 
         Raises:
             TaskError: the template refuses these messages, fails, or writes too much.
         """
         pieces: list[str] = []
         length = 0
-        given = {"messages": [dict(one) for one in messages], "add_generation_prompt": True, "tools": None}
+        given: dict[str, Any] = {"messages": [dict(one) for one in messages], "add_generation_prompt": True}
+        given["tools"] = [dict(one) for one in tools] or None
         try:
             for piece in self._template.generate(**self._arguments, **given):
                 pieces.append(piece)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
 from rollcast.wire.limits import STOP_TOKENS_MAX
-from rollcast.wire.text.chat_template import ChatTemplate, Message
+from rollcast.wire.text.chat_template import ChatTemplate, Message, Tool
 from rollcast.wire.text.model_folder import (
     CHAT_TEMPLATE,
     CONFIG,
@@ -22,6 +22,10 @@ from rollcast.wire.text.model_folder import (
     ModelFolder,
 )
 from rollcast.wire.text.tokenizer import SIZE_MAX, UNKNOWN
+from rollcast.wire.text.tool_calls import ToolFormat, format_of_template
+
+# Stands for an assistant's turn in a rendered conversation: a character for private use, which no template changes.
+_TURN = "\ue000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +99,49 @@ class HubTokenizer:
         source = _template_source(files, settings) if self._chat.enabled else ""
         special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
         self._template = ChatTemplate(source, special | dict(self._chat.arguments)) if source else None
+        self.tool_format: ToolFormat = format_of_template(source)
         self._json = self._describe(data, source)
         if self._template is not None:
             self.encode_prompt("1 + 1 = ?")  # so that a template that cannot be used fails here, at startup
 
     def encode_prompt(self, text: str) -> list[int]:
         """Return the token ids of a problem in the chat template; without one, behind the tokens that begin a text."""
-        self._check(text)
+        return self.encode_chat([{"role": "user", "content": text}])
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the token ids of a conversation; the configured system message comes first if it has none of its own.
+
+        Without a template they are the messages' texts, a line each, behind the tokens that begin a text.
+        """
+        for one in messages:
+            self._check(str(one.get("content") or ""))
         if self._template is None:
+            text = "\n".join(str(one["content"]) for one in messages)
             return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
-        messages: list[Message] = [{"role": "system", "content": self._chat.system}] if self._chat.system else []
-        rendered = self._template.render([*messages, {"role": "user", "content": text}])
+        if self._chat.system and not any(one["role"] == "system" for one in messages):
+            messages = [{"role": "system", "content": self._chat.system}, *messages]
+        rendered = self._template.render(messages, tools)
         return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
+
+    def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Return the token ids between two turns of the policy; see TextTokenizer.
+
+        The template is rendered with a mark in the place of the policy's turn, and what follows the mark is the reply:
+        the template's way of closing a turn, the messages, and the start of the next turn. So neither the tokens that
+        begin a text nor earlier messages, which some templates change later (Qwen3 removes thoughts), occur in it.
+        Special tokens in a message's text are broken up: an environment may repeat what the policy wrote, and with them
+        the policy could pose as another speaker of the chat.
+        """
+        given = [{**one, "content": self._without_special(str(one["content"]))} for one in messages]
+        if self._template is None:
+            text = "".join(str(one["content"]) for one in given)
+            return [*([] if ended else [self.eos_id]), *self.encode(text)]
+        start: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _TURN}]
+        _, mark, rest = self._template.render([*start, *given]).partition(_TURN)
+        if not mark:
+            raise TaskError("the model's chat template leaves out assistant turns", fix="use a template for chats")
+        ids = list(self._tokenizer.encode(rest, add_special_tokens=False).ids)
+        return ids[1:] if ended and ids and ids[0] in self.stop_ids else ids
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without template and special tokens."""
@@ -135,6 +170,11 @@ class HubTokenizer:
                 cause="it would end or begin a message",
                 fix="take it out of the problem",
             )
+
+    def _without_special(self, text: str) -> str:
+        for special in self._special:
+            text = text.replace(special, f"{special[:1]} {special[1:]}")
+        return text
 
     def _size(self, files: ModelFolder, folder: Path) -> int:
         """Return the model's number of logits if config.json has it: it may be padded beyond the tokenizer's ids."""

@@ -7,12 +7,14 @@ rollcast.wire.text.hub_tokenizer.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.wire.limits import TOKENIZER_JSON_LENGTH_MAX
+from rollcast.wire.text.chat_template import Message, Tool
+from rollcast.wire.text.tool_calls import ToolFormat
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """The character that an id without text decodes to, so that no answer consists of invisible tokens."""
@@ -51,6 +53,33 @@ class TextTokenizer(Protocol):
 
         Raises:
             TaskError: the text cannot be encoded.
+        """
+        ...
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """Return the format in which the policy writes tool calls."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the token ids of a conversation up to where the policy's first turn begins.
+
+        Raises:
+            TaskError: the messages cannot be encoded.
+        """
+        ...
+
+    def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Return the token ids that follow a turn of the policy, up to where its next turn begins.
+
+        They are the messages that answer it and all that the chat template puts around them. Earlier tokens are neither
+        needed nor repeated, so whatever the policy generated stays as it is.
+
+        Args:
+            ended: whether the turn's last token is a stop token. If not, the reply begins with the template's own.
+
+        Raises:
+            TaskError: the messages cannot be encoded.
         """
         ...
 
@@ -145,6 +174,19 @@ class Tokenizer:
     def encode_prompt(self, text: str) -> list[int]:
         """Return the same as ``encode``, because this tokenizer has no chat template."""
         return self.encode(text)
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """Return the default format, because there is no chat template."""
+        return "hermes"
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the ids of the messages' texts, one line each; there is no room for tools, which are left out."""
+        return self.encode("\n".join(str(one["content"]) for one in messages))
+
+    def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Return the end of sequence if the turn lacks it, and the messages' texts one after the other."""
+        return [*([] if ended else [self.eos_id]), *self.encode("".join(str(one["content"]) for one in messages))]
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``: at each place the longest fitting piece, else the character; no end id.
