@@ -37,6 +37,7 @@ class Pace:
         self._spread: deque[float] = deque(maxlen=SPREAD_WINDOW)
         self._turnarounds: deque[float] = deque(maxlen=SPREAD_WINDOW)
         self._spread_sorted: list[float] = []
+        self._spread_of: dict[tuple[int, bool], float] = {}  # the quantiles asked for since they were last sorted
         self._lags: deque[float] = deque(maxlen=LAGS_WINDOW)
         self._lag_steps: float | None = None
         self._under_way: float | None = None
@@ -78,6 +79,7 @@ class Pace:
 
     def _sort(self) -> None:
         self._spread_sorted = sorted(self._spread)
+        self._spread_of = {}
         if self._lags:
             self._lag_steps = median(self._lags)
         turnarounds = sorted(self._turnarounds)
@@ -121,11 +123,19 @@ class Pace:
         """Return the batches formed before so many slots, begun now, are ready with the required chance, if known."""
         if len(self._spread) < SPREAD_NEEDED or not self.period_s:
             return None
-        chance = min(self.caution.chance, CHANCE_ONCE_BEGUN) if begun else self.caution.chance
-        typical_s = self.typical_s(per_s, load)
-        spread = _quantile(self._spread_sorted, chance ** (1.0 / max(1, unfilled))) if self._spread_sorted else 1.0
+        spread = self._spread_of.get((unfilled, begun))
+        if spread is None:
+            spread = self._spread_of[unfilled, begun] = self._longest_spread(unfilled, begun=begun)
         next_in_s = max(0.0, self.recorded_at + self.period_s - now) if self.asked_at is None else 0.0
-        return max(0, math.ceil((typical_s * spread + self._t_score_s - next_in_s) / self.period_s))
+        ready_in_s = self.typical_s(per_s, load) * spread + self._t_score_s
+        return max(0, math.ceil((ready_in_s - next_in_s) / self.period_s))
+
+    def _longest_spread(self, unfilled: int, *, begun: bool) -> float:
+        """Return how many times longer than typical the longest of so many slots takes, with the required chance."""
+        if not self._spread_sorted:
+            return 1.0
+        chance = min(self.caution.chance, CHANCE_ONCE_BEGUN) if begun else self.caution.chance
+        return _quantile(self._spread_sorted, chance ** (1.0 / max(1, unfilled)))
 
 
 def median(values: Sequence[float]) -> float:

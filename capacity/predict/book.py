@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from operator import attrgetter
 
 from capacity.predict.fleet_parts import Group, Slot
@@ -17,21 +16,16 @@ class Book:
     def __init__(self) -> None:
         self.vacant: list[Group] = []
         """Those with slots that no worker holds, oldest first: seldom more than one or two."""
-        self._groups: list[Group] = []
+        self.groups: list[Group] = []
+        """All of them, oldest first."""
         self._numbers: list[int] = []
         self._begun = 0
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self._groups)
 
     def begin(self, lengths: list[float]) -> Group:
         """Begin a group behind all others, whose slots have these lengths."""
         self._begun += 1
         group = Group(lengths, len(lengths), number=self._begun)
-        self._groups.append(group)
+        self.groups.append(group)
         self._numbers.append(group.number)
         self.vacant.append(group)
         return group
@@ -57,6 +51,6 @@ class Book:
         """Remove a group: it is in a batch, or was dropped."""
         group.over = True
         place = self.place(group)
-        del self._groups[place], self._numbers[place]
+        del self.groups[place], self._numbers[place]
         if group.vacant:
             self.vacant.remove(group)

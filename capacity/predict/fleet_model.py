@@ -58,6 +58,7 @@ class FleetModel:
         self._t_bcast_s: list[float] = []
         self._counted_from, self._before = 0.0, self._counts()
         for worker in workers:
+            worker.prefetches(conduct)
             if worker.lives_s is not None:
                 self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
 
@@ -151,7 +152,7 @@ class FleetModel:
 
     def _drop_stale(self) -> None:
         limit = self._demand.staleness_limit
-        for group in [group for group in self._book if group.too_old(self._step, limit)]:
+        for group in [group for group in self._book.groups if group.too_old(self._step, limit)]:
             if group.unfilled:
                 self._pace.group_yield.ended(1, in_time=False)
             self._dropped += self._per_group - len(group.vacant)
@@ -168,7 +169,7 @@ class FleetModel:
             for slot in held:
                 so_far_s = self._now - slot.issued_at
                 if so_far_s > self._pace.typical_s(worker.per_s, slot.load):
-                    worker.answered(slot.load, so_far_s)
+                    worker.answered(slot.load, so_far_s, self._conduct)
             if held:
                 self._after(self._conduct.t_notice_s, self._revoked, worker, group)
 
@@ -227,7 +228,7 @@ class FleetModel:
 
     def _begin(self, worker: ModelWorker) -> None:
         """Start waiting slots as far as they fit into the batch; an idle worker swaps versions first if it can."""
-        if worker.away:
+        if worker.away or (not worker.waiting and worker.loaded <= worker.active):
             return
         swap_s = 0.0
         if worker.loaded > worker.active and (self._conduct.at_version_swap != "finish" or not worker.running):
@@ -257,13 +258,14 @@ class FleetModel:
         if stopped_s - stopped_before_s > _MOMENT_S:  # generation was stopped that long
             self._after(stopped_s - stopped_before_s, self._finished, worker, life, slots, stopped_s)
             return
-        ended = [slot for slot in slots if slot in worker.running]
+        running = worker.running
+        ended = [slot for slot in slots if slot in running]
         if not ended:  # their group was dropped, and their leases revoked
             return
         for slot in ended:
-            worker.running.remove(slot)
+            running.remove(slot)
             self._fill(worker, slot)
-        if worker.running:
+        if running:
             self._begin(worker)
         elif worker.waiting:
             self._after(self._conduct.t_turn_s + _BURST_S, self._begin, worker)
@@ -286,8 +288,9 @@ class FleetModel:
             self._dropped += 1
             self._book.vacate(slot)
             return
-        self._pace.answered(worker.per_s, slot.load, self._now - slot.issued_at)
-        worker.answered(slot.load, self._now - slot.issued_at)
+        turnaround_s = self._now - slot.issued_at
+        self._pace.answered(worker.per_s, slot.load, turnaround_s)
+        worker.answered(slot.load, turnaround_s, self._conduct)
         group.oldest = slot.version if group.oldest is None else min(group.oldest, slot.version)
         group.versions += slot.version
         group.unfilled -= 1
@@ -347,10 +350,10 @@ class FleetModel:
         """Lease slots to the next workers in line, as long as there is work."""
         begun: list[ModelWorker] = []
         while self._asking and (place := self._next_place()) is not None:
-            worker = self._next_in_line(self._oldest_fresh(*place))
+            worker = self._next_in_line(self._oldest_fresh(*place, self._oldest_counted(place[0])))
             if worker is None:
                 break
-            free = worker.free_slots(self._conduct)
+            free = worker.free_slots()
             found = self._group_for(worker, free)
             if found is None:
                 worker.aside = True
@@ -367,16 +370,20 @@ class FleetModel:
         if self._book.vacant:
             group = self._book.vacant[0]
             return self._book.place(group), group.oldest
-        return (len(self._book), None) if len(self._book) < self._of_use else None
+        return (len(self._book.groups), None) if len(self._book.groups) < self._of_use else None
 
-    def _turn(self, ahead: int) -> int:
-        return self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
+    def _oldest_counted(self, ahead: int) -> int:
+        """Return the oldest version for a group at this place that is young enough at its turn."""
+        turn = self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
+        return turn - self._demand.staleness_limit
 
-    def _oldest_fresh(self, ahead: int, made_with: int | None) -> int:
-        """Return the oldest version for a group at this place, such that no worker waits in vain for a newer one."""
+    def _oldest_fresh(self, ahead: int, made_with: int | None, counted: int) -> int:
+        """Return the oldest version for a group at this place, such that no worker waits in vain for a newer one.
+
+        ``counted`` is what ``_oldest_counted`` gives for this place.
+        """
         old = self._pace.steps_old(ahead, self._groups_per_step, self._of_use, self._demand.publish_every_steps)
         fresh = -1 if old == math.inf else math.ceil(self._step - old)
-        counted = self._turn(ahead) - self._demand.staleness_limit
         return max(counted, fresh if made_with is None else min(fresh, made_with))
 
     def _next_in_line(self, oldest: int) -> ModelWorker | None:
@@ -392,7 +399,7 @@ class FleetModel:
 
     def _queue(self, worker: ModelWorker) -> None:
         """Put a worker whose state changed in line, or take it out."""
-        if worker.free_slots(self._conduct) <= 0:
+        if worker.free_slots() <= 0:
             self._leave(worker)
         elif worker.number not in self._line:
             worker.virtual_s = max(worker.virtual_s, self._clock_s)
@@ -407,8 +414,8 @@ class FleetModel:
             needs = self._needs(worker, self._book.place(group), group, load)
             if needs is not None:
                 return group, needs
-        of_use = len(self._book) < self._of_use
-        needs = self._needs(worker, len(self._book), None, load) if of_use else None
+        begun = len(self._book.groups)
+        needs = self._needs(worker, begun, None, load) if begun < self._of_use else None
         if needs is None:
             return None
         return self._book.begin([self._draws.uniform() for _ in range(self._per_group)]), needs
@@ -417,15 +424,17 @@ class FleetModel:
         """Return the oldest version with which the group is in time; None: the worker's is older."""
         made_with = None if group is None else group.oldest
         oldest = worker.held if made_with is None else min(worker.held, made_with)
-        limit = self._demand.staleness_limit
-        needs = self._turn(ahead) - limit
+        needs = counted = self._oldest_counted(ahead)
         if oldest < needs or (ahead < self._groups_per_step and self._now >= self._pace.starves_at()):
             return needs if oldest >= needs else None
         unfilled = self._per_group if group is None else group.unfilled
         later = self._pace.steps_until_ready(worker.per_s, load, unfilled, self._now, begun=group is not None)
-        needs = needs if later is None else max(needs, self._step + later - limit)
-        fresh = self._oldest_fresh(ahead, made_with)
-        return max(needs, fresh) if oldest >= needs and worker.held >= fresh else None
+        if later is not None:
+            needs = max(needs, self._step + later - self._demand.staleness_limit)
+        if oldest < needs:
+            return None
+        fresh = self._oldest_fresh(ahead, made_with, counted)
+        return max(needs, fresh) if worker.held >= fresh else None
 
     def _grant(self, worker: ModelWorker, free: int, group: Group, needs: int) -> None:
         count = min(free, len(group.vacant))

@@ -110,6 +110,7 @@ class ModelWorker:
     aside: bool = False
     virtual_s: float = 0.0
     per_s: float = 0.0  # measured, in slots a second
+    most: int = 0  # slots that it holds at most
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=SPEED_WINDOW))
 
     @property
@@ -117,19 +118,22 @@ class ModelWorker:
         """Slots that wait or run on this worker."""
         return len(self.waiting) + len(self.running)
 
-    def free_slots(self, conduct: Conduct) -> int:
+    def free_slots(self) -> int:
         """Return how many more slots the worker can take now."""
         if self.away or self.held < 0 or (self.active < 0 and self.loaded < 0):
             return 0
-        most = int(conduct.prefetch_batches * self.concurrency)
-        if self.speeds:
-            most = min(most, self.concurrency + math.ceil(self.per_s * conduct.prefetch_s))
-        return most - len(self.waiting) - len(self.running)
+        return self.most - len(self.waiting) - len(self.running)
 
-    def answered(self, load: int, turnaround_s: float) -> None:
+    def prefetches(self, conduct: Conduct) -> None:
+        """Take over how many slots it holds at most until its speed is known."""
+        self.most = int(conduct.prefetch_batches * self.concurrency)
+
+    def answered(self, load: int, turnaround_s: float, conduct: Conduct) -> None:
         """Record the seconds that one of its slots took while it held ``load`` slots."""
         self.speeds.append(load / turnaround_s)
-        self.per_s = median(self.speeds)
+        self.per_s = per_s = median(self.speeds)
+        ahead = self.concurrency + math.ceil(per_s * conduct.prefetch_s)
+        self.most = min(int(conduct.prefetch_batches * self.concurrency), ahead)
 
     def served(self, slots: int) -> None:
         """Count so many slots as its share of the work."""
@@ -157,19 +161,17 @@ class ModelWorker:
 
     def take(self, most: int) -> list[Slot]:
         """Take up to so many slots that the active version may generate."""
+        if most <= 0 or not self.waiting:
+            return []
         taken: list[Slot] = []
         kept: list[Slot] = []
-        for place, slot in enumerate(self.waiting):
-            if len(taken) >= most:
-                kept += self.waiting[place:]
-                break
-            if slot.needs <= self.active:
+        for slot in self.waiting:
+            if slot.needs <= self.active and len(taken) < most:
                 slot.version = self.active
                 taken.append(slot)
             else:
                 kept.append(slot)
-        if taken:
-            self.waiting = kept
+        self.waiting = kept
         return taken
 
     def slot_s(self, length: float) -> float:

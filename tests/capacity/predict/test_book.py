@@ -18,7 +18,7 @@ def test_a_leased_slot_that_becomes_vacant_is_found_again() -> None:
     book.vacate(Slot(first, 0.1, 1, 0.0, needs=0))
     assert (book.vacant, first.vacant) == ([first, second], [0.1])
     book.remove(first)
-    assert (first.over, book.vacant, book.place(second), len(book)) == (True, [second], 0, 1)
+    assert (first.over, book.vacant, book.place(second), len(book.groups)) == (True, [second], 0, 1)
 
 
 @given(STEPS)
@@ -26,7 +26,7 @@ def test_places_and_vacant_groups_are_those_of_a_search(steps: Steps) -> None:
     book = Book()
     leased: list[Slot] = []
     for what, number in steps:
-        groups = list(book)
+        groups = list(book.groups)
         if what == "begin":
             book.begin([0.25, 0.5, 0.75])
         elif what == "lease" and book.vacant:
@@ -43,7 +43,7 @@ def test_places_and_vacant_groups_are_those_of_a_search(steps: Steps) -> None:
 
 
 def _matches_a_search(book: Book) -> None:
-    groups: list[Group] = list(book)
-    assert [book.place(group) for group in groups] == list(range(len(book)))
+    groups: list[Group] = list(book.groups)
+    assert [book.place(group) for group in groups] == list(range(len(book.groups)))
     assert book.vacant == [group for group in groups if group.vacant]
     assert not any(group.over for group in groups)

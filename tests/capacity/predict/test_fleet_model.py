@@ -142,7 +142,7 @@ def test_a_preempted_slot_is_as_long_the_next_time() -> None:
     fleet._preempted(one)
     fleet._run(fleet._now + 2 * CONDUCT.reconnect_grace_s)
     assert lost
-    assert lost == sorted(length for group in fleet._book for length in group.vacant)
+    assert lost == sorted(length for group in fleet._book.groups for length in group.vacant)
 
 
 RUNS = [  # (samples per group, S, kappa, whole batches, at a swap, preempted) -> (trained, dropped, age, seconds)
