@@ -14,6 +14,7 @@ from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import InvitedRole
+from rollcast.wire.joining.invite import QUOTA_DEFAULT
 
 DAY_S = 86_400
 LISTED_MAX = 500
@@ -31,7 +32,7 @@ class NewInvite(Body):
     """
 
     role: InvitedRole = "peer"
-    quota: int = Field(1, ge=1, le=QUOTA_MAX)
+    quota: int = Field(QUOTA_DEFAULT, ge=1, le=QUOTA_MAX)
     lifetime_s: float = Field(7 * DAY_S, ge=60, le=365 * DAY_S)
     note: str = Field("", max_length=120)
 

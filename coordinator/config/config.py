@@ -27,6 +27,7 @@ from coordinator.core.staleness.policy import LatePolicy
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
+from rollcast.wire.joining.invite import QUOTA_DEFAULT
 from rollcast.wire.rollouts import AtVersionSwap
 from rollcast.wire.text.tokenizer import UNKNOWN
 
@@ -256,8 +257,8 @@ class VerifierConfig(ConfigModel):
 class JoinConfig(ConfigModel):
     """Limits on invites and certificates."""
 
-    peers_max: int = Field(1000, ge=1)
-    """Most identities that may join with the peers' invite."""
+    peers_max: int = Field(QUOTA_DEFAULT, ge=1)
+    """Most identities that may join with the peers' invite of the run folder; `rollcast invite` makes others."""
     origins_max: int = Field(4, ge=1)
     """Most identities that may join with the origin's invite."""
     invite_lifetime_s: float = Field(30 * 86400.0, gt=0.0)

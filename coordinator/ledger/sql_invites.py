@@ -57,7 +57,11 @@ def usable(invite: StoredInvite | None, now_unix_s: float, role: str | None = No
 
 def used_up(invite: StoredInvite) -> JoinRefused:
     """Return the refusal for one identity too many."""
-    return JoinRefused("the invite is used up", cause=f"its quota is {invite.quota}", fix=_ASK)
+    return JoinRefused(
+        "the invite is used up",
+        cause=f"as many machines joined with it as its quota admits: {invite.quota}",
+        fix=f"{_ASK}; for a fleet of 100 machines the operator runs `rollcast invite --quota 100`",
+    )
 
 
 def insert_invite(connection: sqlite3.Connection, invite: StoredInvite) -> None:

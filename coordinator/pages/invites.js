@@ -25,7 +25,7 @@ export function Page() {
 
 function Make({ onMade }) {
   const canAct = useMay("operator");
-  const [form, setForm] = useState({ quota: "1", lifetime: String(7 * DAY_S), note: "" });
+  const [form, setForm] = useState({ quota: "5", lifetime: String(7 * DAY_S), note: "" });
   const [state, setState] = useState({ busy: false, error: null, made: null });
   const quota = Number(form.quota), isWrong = !Number.isInteger(quota) || quota < 1 || quota > 10_000;
   const make = async (event) => {

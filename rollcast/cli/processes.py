@@ -102,8 +102,10 @@ class Fleet:
         self.folder.prepare()
         learner_key = Identity.load_or_create(self.folder.secrets / "learner.key").public_key.hex()
         write_json(self.folder.config / "up.json", self.config.model_dump(mode="json"))
+        join = self.config.coordinator.join
+        joining = join.model_copy(update={"peers_max": join.peers_max + self.config.peers})  # own peers use up nothing
         coordinator = self.config.coordinator.model_copy(
-            update={"learner_public_key": learner_key, "run_folder": self.folder.root}
+            update={"learner_public_key": learner_key, "run_folder": self.folder.root, "join": joining}
         )
         distributed = self.config.learner.distributed
         learner = self.config.learner.model_copy(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from rollcast.cli import processes
@@ -17,6 +18,7 @@ from rollcast.cli.up_config import DevicesConfig, UpConfig
 from rollcast.policy.sizing.device_shares import Accelerators
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+from rollcast.wire.joining.invite import QUOTA_DEFAULT
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -51,6 +53,8 @@ def test_prepare_resolves_every_process(fleet: Fleet) -> None:
     peer = load_config(fleet.folder.config / "peer-1.toml", PeerConfig)
     assert peer.name == "peer-1"
     assert peer.invite_file == fleet.folder.secrets / "invite-peer.txt"
+    joining = load_config(fleet.folder.config / "coordinator.toml", CoordinatorConfig).join
+    assert joining.peers_max == QUOTA_DEFAULT + 1, "the run's own peer leaves the invite's quota to others"
     learner = load_config(fleet.folder.config / "learner.toml", LearnerConfig)
     assert learner.distributed.processes == 1, "a launcher's other tasks do not belong to this run"
     assert (fleet.folder.root.parent / "latest").resolve() == fleet.folder.root

@@ -14,6 +14,7 @@ from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import InvitedRole
+from rollcast.wire.joining.invite import QUOTA_DEFAULT
 
 app = App(name="invite", help="Create, list and revoke invites for donors.")
 
@@ -26,7 +27,7 @@ _PATH = "/api/v1/invites"
 def make(
     *,
     role: InvitedRole = "peer",
-    quota: int = 1,
+    quota: int = QUOTA_DEFAULT,
     days: float = 7.0,
     note: str = "",
     run: RunOptions = THIS_RUN,
@@ -39,7 +40,7 @@ def make(
     role
         Role that the invite admits: peer or origin.
     quota
-        Number of machines that may join with the invite.
+        Number of machines that may join with the invite; for a fleet of 100, pass 100.
     days
         Days until the invite expires.
     note

@@ -17,6 +17,7 @@ from rollcast.wire.ids import Role, RunId
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST, Bootstrap, bootstraps
 from rollcast.wire.limits import INVITE_LENGTH_MAX
 
+QUOTA_DEFAULT = 5  # identities an invite admits: one donor's machines, and few new ones for whoever was banned
 _PREFIX = "rollcast1-"
 _POLL_S = 0.05
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+import coordinator
 from coordinator.api.invite_auth import check_invited, member_in
-from coordinator.api.invites import InviteRoutes
+from coordinator.api.invites import InviteRoutes, NewInvite
+from coordinator.config.config import JoinConfig
 from coordinator.http.routes import Caller
 from coordinator.join import InviteIssuer, JoinDesk, token_hash
 from coordinator.ledger.sqlite import Ledger
+from rollcast.cli.run.invite import make
 from rollcast.runtime.errors import JoinRefused, NotAllowed
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, RunId
-from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.invite import QUOTA_DEFAULT, Invite
 from tests.coordinator.http.serving import Given, served
 
 PATH = "/api/v1/invites"
@@ -128,3 +132,11 @@ def test_proof_names_a_member_and_other_headers_name_none() -> None:
     assert member_in(desk, "/here", {}) is None
     with pytest.raises(JoinRefused):
         member_in(desk, "/there", {"Authorization": "member proof"})
+
+
+def test_an_invite_admits_five_machines_wherever_no_quota_is_named() -> None:
+    """A thousand new identities, as before, would be a thousand new chances after a ban."""
+    named = [NewInvite().quota, JoinConfig().peers_max, signature(make).parameters["quota"].default]
+    form = Path(coordinator.__file__).parent / "pages" / "invites.js"
+    assert named == [QUOTA_DEFAULT] * 3 == [5] * 3
+    assert 'useState({ quota: "5"' in form.read_text()

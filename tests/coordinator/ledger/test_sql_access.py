@@ -69,5 +69,6 @@ def test_unusable_invites_are_refused(invite: StoredInvite | None, now: float, r
         usable(invite, now, role)
 
 
-def test_used_up_invite_names_its_quota() -> None:
-    assert used_up(INVITE).cause == "its quota is 2"
+def test_used_up_invite_names_its_quota_and_the_command_that_makes_a_larger_one() -> None:
+    assert used_up(INVITE).cause == "as many machines joined with it as its quota admits: 2"
+    assert "`rollcast invite --quota 100`" in used_up(INVITE).fix
