@@ -19,6 +19,7 @@ from peer.config import EngineConfig, PeerConfig
 from peer.engines.base import Engine
 from peer.instance import instance_id
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
+from rollcast.runtime.install import install_command
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
@@ -139,7 +140,7 @@ def make_engine(config: PeerConfig) -> Engine:
         raise MissingExtra(
             "generating rollouts needs packages that are not installed",
             cause=str(error),
-            fix="install them: pip install 'rollcast[peer]'",
+            fix=install_command("peer"),
         ) from None
 
 

@@ -6,7 +6,7 @@
 
 The parts that compare engines run by default, for about seven minutes of two cores. Whole runs take two to four minutes
 each, and only those named with --only are made; the rewards of the others are null. transformers is compared where it
-is installed (pip install 'rollcast[torch]'). What is left out is printed first.
+is installed (the extra `torch`). What is left out is printed first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     if find_spec("transformers") is None:
         arguments.transformers = False
     if not arguments.transformers and "speed" in parts:
-        left_out.append("transformers")  # pip install 'rollcast[torch]'
+        left_out.append("transformers")  # the extra `torch`
     print(f"left out: {', '.join(left_out) or 'nothing'}", file=sys.stderr)
     config = model(arguments)
     figures: dict[str, float] = {}

@@ -41,6 +41,7 @@ from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Completion, Sampler
 from rollcast.policy.snapshot import thaw
+from rollcast.runtime.install import install_command
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason, Sampling
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         try:
             return Outcome(settings, figures | agreement(exported, answers))
         except ImportError as error:
-            print(f"nothing loaded the export: {error}; pip install 'rollcast[torch]'", file=sys.stderr)
+            print(f"nothing loaded the export: {error}; {install_command('torch')}", file=sys.stderr)
             return Outcome(settings, figures, EXPORT_KEYS)
 
 

@@ -29,6 +29,7 @@ from rollcast.policy.hub.load import load_params, model_config
 from rollcast.policy.params import Params, bind
 from rollcast.policy.sampling.kv_cache import empty_pages, extend
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]  # [time, vocabulary]
 
@@ -224,7 +225,7 @@ def _libraries() -> tuple[Any, Any]:
             import transformers
     except ImportError as error:
         raise MissingExtra(
-            "the comparison needs torch and transformers", cause=str(error), fix="pip install 'rollcast[torch]'"
+            "the comparison needs torch and transformers", cause=str(error), fix=install_command("torch")
         ) from None
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()

@@ -33,6 +33,7 @@ from rollcast.policy.sampling.kv_cache import page_bytes
 from rollcast.policy.sampling.sampler import PAGE_TOKENS, Sampler, SampleRequest
 from rollcast.policy.shapes import parameter_count, parameter_shapes
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 from rollcast.wire.rollouts import Sampling
 
 BATCHES = (1, 8, 64, 256)
@@ -144,7 +145,7 @@ def transformers_model(config: ModelConfig, params: Params) -> Any:
             import transformers
     except ImportError as error:
         raise MissingExtra(
-            "the comparison needs torch and transformers", cause=str(error), fix="pip install 'rollcast[torch]'"
+            "the comparison needs torch and transformers", cause=str(error), fix=install_command("torch")
         ) from None
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
         save_model(config, params, Path(folder), "float32")

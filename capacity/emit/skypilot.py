@@ -13,7 +13,7 @@ import tomli_w
 
 from capacity.emit.chosen import ChosenRow, Files, peer_settings
 from capacity.emit.yaml import yaml_of
-from capacity.providers.config import SkyConfig
+from capacity.providers.config import RELEASE, SkyConfig
 from capacity.providers.sky import INVITE, task_of
 
 _WORKER = "ROLLCAST_WORKER"
@@ -32,13 +32,14 @@ def files_of(rows: Sequence[ChosenRow]) -> Files:
         texts[f"{one.name}.peer.toml"] = tomli_w.dumps(settings)
     texts["launch.sh"] = _script(rows, config)
     count = sum(len(one.worker_ids) for one in rows)
-    return Files(texts, (f'export {INVITE}="$(rollcast invite --quota {count})"', "sh launch.sh"))
+    wheel = f"export {RELEASE}=https://HOST/rollcast-VERSION-py3-none-any.whl"
+    return Files(texts, (wheel, f'export {INVITE}="$(rollcast invite --quota {count})"', "sh launch.sh"))
 
 
 def _task(one: ChosenRow, config: SkyConfig) -> dict[str, Any]:
     task = task_of(f"rollcast-{one.name}", one.row, config, f"{one.name}.peer.toml")
     run = task["run"].rstrip("\n") + f' --set "name=${_WORKER}"\n'
-    return {**task, "envs": {_WORKER: one.name}, "run": run}
+    return {**task, "envs": {**task["envs"], _WORKER: one.name}, "run": run}
 
 
 def _script(rows: Sequence[ChosenRow], config: SkyConfig) -> str:
@@ -47,12 +48,13 @@ def _script(rows: Sequence[ChosenRow], config: SkyConfig) -> str:
         "# Launches each worker as a cluster of its own. A cluster takes itself down once its worker has ended.",
         "set -eu",
         f': "${{{INVITE}:?make one with rollcast invite --quota N}}"',
+        f': "${{{RELEASE}:?set it to the URL of a release wheel that the machines install}}"',
         'cd "$(dirname "$0")"',
     ]
     for one in rows:
         for worker_id in one.worker_ids:
             command = ["sky", "launch", "--yes", "--detach-run", "--cluster", f"rollcast-{worker_id}"]
-            command += ["--env", f"{_WORKER}={worker_id}", "--secret", INVITE]
+            command += ["--env", f"{_WORKER}={worker_id}", "--secret", INVITE, "--env", RELEASE]
             command += ["--down", "--idle-minutes-to-autostop", str(config.autodown_minutes), f"{one.name}.yaml"]
             lines.append(shlex.join(command))
     return "\n".join(lines) + "\n"

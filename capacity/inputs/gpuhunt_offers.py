@@ -16,6 +16,7 @@ from capacity.catalogue.gpus import gpu_named
 from capacity.inputs.pool_columns import Record
 from capacity.inputs.pool_files import ROWS_MAX, Row
 from rollcast.runtime.errors import MissingExtra, OffersUnavailable
+from rollcast.runtime.install import install_command
 
 DEADLINE_S = 60.0
 """Limit on one query, in seconds: gpuhunt's downloads have no timeout of their own."""
@@ -58,7 +59,7 @@ def rentable(wanted: OfferFilter, today: str, deadline_s: float = DEADLINE_S) ->
     except ImportError:
         raise MissingExtra(
             "machines for rent are looked up with gpuhunt, which is not installed",
-            fix="pip install 'rollcast[offers]', or give a pool as a file",
+            fix=f"{install_command('offers')}, or give a pool as a file",
         ) from None
     answer = _Answer()
 

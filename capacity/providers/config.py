@@ -49,6 +49,9 @@ class SshConfig(ConfigModel):
     """Configuration of these peers, on top of that of [providers]."""
 
 
+RELEASE = "ROLLCAST_RELEASE"  # environment variable of new machines: where they install Rollcast from
+
+
 class SkyConfig(ConfigModel):
     """Workers with start = sky: machines of clouds by way of SkyPilot, one cluster of one machine each."""
 
@@ -56,8 +59,10 @@ class SkyConfig(ConfigModel):
     """SkyPilot's command."""
     resources: dict[str, Any] = Field(default_factory=dict, max_length=32)
     """`resources` of SkyPilot's task besides those of the pool's columns: disk_size, image_id ..."""
-    setup: str = Field("pip install --quiet 'rollcast[peer]'", max_length=16_384)
-    """Shell commands that install Rollcast on a new machine."""
+    release: str = Field("", max_length=1024)
+    """What new machines install: the URL of a release's wheel, best with its `#sha256=...`."""
+    setup: str = Field(f'pip install --quiet "rollcast[peer] @ ${RELEASE}"', max_length=16_384)
+    """Shell commands that install Rollcast on a new machine; the environment has `release` as ROLLCAST_RELEASE."""
     autodown_minutes: int = Field(10, ge=1, le=1440)
     """Minutes after which a machine whose worker has ended takes itself down, with or without a coordinator."""
     teardown_s: float = Field(300.0, gt=0.0)

@@ -23,7 +23,7 @@ from capacity.inputs.pool_rows import PoolRow
 from capacity.inputs.pool_starts import sky_accelerators
 from capacity.providers.base import Listing, Offer, Running, WorkerTag
 from capacity.providers.commands import Done, run_command
-from capacity.providers.config import ProviderConfigs, SkyConfig, tail_s
+from capacity.providers.config import RELEASE, ProviderConfigs, SkyConfig, tail_s
 from capacity.providers.hosts import peer_config
 from capacity.providers.machines import Machine, find_machine
 from rollcast.runtime.errors import ProviderFailed
@@ -70,6 +70,12 @@ class SkyProvider:
         return tuple(machine.offer(tail_s(self._peers[one], machine_s)) for one, machine in self._machines.items())
 
     async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
+        if not self._config.release and RELEASE in self._config.setup:
+            raise ProviderFailed(
+                "nothing says from where a new machine installs Rollcast",
+                cause="it is not published in an index, and providers.sky.release is empty",
+                fix="set it to the URL of a release's wheel, or write commands of your own into providers.sky.setup",
+            )
         name, mark = cluster_name(tag), self._folder / str(tag)
         for found in (await self.list(tag.run_id, deadline_s=deadline_s)).running:
             if found.tag == tag:
@@ -139,6 +145,7 @@ def task_of(name: str, row: PoolRow, config: SkyConfig, peer_file: str) -> dict[
         "num_nodes": 1,
         "resources": resources_of(row, config),
         "file_mounts": {"~/.rollcast/peer.toml": peer_file},
+        "envs": {RELEASE: config.release or None},  # SkyPilot asks for an empty one: --env
         "secrets": {INVITE: None},
         "setup": config.setup,
         "run": _RUN,

@@ -21,6 +21,7 @@ from blake3 import blake3
 from coordinator.tasks.checks.task import Problem, Score, bounded_score
 from coordinator.tasks.wording import fixed_pieces, other_characters
 from rollcast.runtime.errors import MissingExtra, TaskError
+from rollcast.runtime.install import install_command
 
 # Some generators prepare all their problems at once, so the endless stream is made of data sets of the library's
 # default size, each with a seed of its own.
@@ -131,7 +132,7 @@ def _library() -> Any:
         return importlib.import_module("reasoning_gym")
     except ImportError as error:
         raise MissingExtra(
-            "the task needs the package reasoning-gym", cause=str(error), fix="pip install 'rollcast[coordinator]'"
+            "the task needs the package reasoning-gym", cause=str(error), fix=install_command("coordinator")
         ) from None
 
 

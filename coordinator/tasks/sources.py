@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, RowsConfig
 from coordinator.tasks.fields import COLUMNS_SHOWN, ROW_BYTES_MAX, BadRow, Row, row_of
 from rollcast.runtime.errors import MissingExtra, TaskError
+from rollcast.runtime.install import install_command
 
 LINE_BYTES_MAX = 2 * ROW_BYTES_MAX  # includes columns that are not used
 BATCH_ROWS = 256  # rows of a Parquet row group converted to Python objects at a time
@@ -168,4 +169,4 @@ def _library(name: str, what: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtra(what, cause=str(error), fix=f"pip install 'rollcast[{extra}]'") from None
+        raise MissingExtra(what, cause=str(error), fix=install_command(extra)) from None

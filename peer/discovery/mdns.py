@@ -14,6 +14,7 @@ import structlog
 from peer.discovery.mdns_record import SERVICE, Nearby, instance_name, parse_nearby, properties_of
 from peer.links.traffic import is_lan_address
 from rollcast.runtime.errors import MissingExtra, Unreachable
+from rollcast.runtime.install import install_command
 from rollcast.runtime.process import is_loopback
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -182,7 +183,7 @@ def _library() -> Any:
         raise MissingExtra(
             "finding peers on the local network needs a package that is not installed",
             cause=str(error),
-            fix="install it: pip install 'rollcast[lan]', or set link.mdns = false",
+            fix=f"{install_command('lan')}, or set link.mdns = false",
         ) from None
     return SimpleNamespace(
         AsyncServiceBrowser=AsyncServiceBrowser,

@@ -25,6 +25,7 @@ from peer.p2p.streams.limits import HostLimits
 from peer.p2p.supervision import RestartBackoff
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MissingExtra, NotAllowed, RollcastError, Unreachable, WrongKey
+from rollcast.runtime.install import install_command
 from rollcast.wire.identity.certificates import Caller, caller_issued_by
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
@@ -376,6 +377,6 @@ def _thread_class() -> Callable[..., HostThread]:
         from peer.p2p.thread import HostThread
     except ImportError as error:
         raise MissingExtra(
-            "libp2p is not installed", cause=str(error), fix='pip install "rollcast[p2p]" (needs gcc and libgmp-dev)'
+            "libp2p is not installed", cause=str(error), fix=f"{install_command('p2p')} (needs gcc and libgmp-dev)"
         ) from None
     return HostThread

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from peer.port_map.core import Mapped
 from rollcast.runtime.errors import MissingExtra, Unreachable
+from rollcast.runtime.install import install_command
 from rollcast.runtime.waits import deadline
 
 DISCOVER_MS = 2000
@@ -101,7 +102,7 @@ class Upnp:
             raise MissingExtra(
                 "UPnP needs a package that is not installed",
                 cause=str(error),
-                fix="install it: pip install 'rollcast[lan]'; routers with NAT-PMP do not need it",
+                fix=f"{install_command('lan')}; routers with NAT-PMP do not need it",
             ) from None
         router = miniupnpc.UPnP(multicastif=self._interface or None, discoverdelay=DISCOVER_MS)
         if self._description:

@@ -22,6 +22,7 @@ from peer.p2p.circuits.book import CircuitCaps
 from peer.p2p.transport import P2pTransport
 from peer.punching.transport import PunchTransport
 from rollcast.runtime.errors import RollcastError, Unreachable
+from rollcast.runtime.install import install_command
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
@@ -157,7 +158,7 @@ class Transports:
                     raise Unreachable(
                         f"cannot reach {peer_id} at {address}",
                         cause="this process runs no libp2p",
-                        fix='pip install "rollcast[p2p]" and set link.p2p = true',
+                        fix=f"{install_command('p2p')}, and set link.p2p = true",
                     )
                 return await self.p2p.dial(peer_id, address)
             case _:

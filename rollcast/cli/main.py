@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Env
 
 from rollcast.runtime.errors import ConfigError, RollcastError
+from rollcast.runtime.install import check_packages
 from rollcast.runtime.version import software_version
 
 app = App(
@@ -113,6 +114,7 @@ app.register_install_completion_command()
 def main() -> None:
     """Entry point of the ``rollcast`` script."""
     try:
+        check_packages()
         status = app(exit_on_error=False)
         sys.stdout.flush()
         sys.exit(status)

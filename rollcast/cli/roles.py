@@ -13,6 +13,7 @@ from rollcast.cli.files import Role, load
 from rollcast.cli.options import Settings
 from rollcast.runtime.config import dump_json
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 
@@ -114,5 +115,5 @@ def _require_extra(role: Role) -> None:
         raise MissingExtra(
             f"the {role} needs packages that are not installed",
             cause=f"the package {package} is missing",
-            fix=f"install them: pip install 'rollcast[{role}]'",
+            fix=install_command(role),
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import ConfigError, MissingExtra, RunFolderError
+from rollcast.runtime.install import install_command
 
 #: Okabe and Ito, "Color universal design" (2008): people with colour blindness tell them apart; markers differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,9 +53,7 @@ def new_panels(title: str, subtitle: str, count: int) -> tuple[Any, list[Any]]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra(
-            "plots need matplotlib, which is not installed", fix="pip install 'rollcast[capacity]'"
-        ) from None
+        raise MissingExtra("plots need matplotlib, which is not installed", fix=install_command("capacity")) from None
     figure = Figure(figsize=_SIZE_INCHES if count == 1 else _PANELS_SIZE_INCHES, layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
     panels = list(figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])

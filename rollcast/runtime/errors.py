@@ -7,6 +7,7 @@
     ├── RunFolderError         RC104  exit 73   the run folder is missing, full or read-only
     ├── MissingExtra           RC105  exit 69   a role's packages are not installed
     ├── MachineUnfit           RC106  exit 69   a machine has too little memory, disk or speed for a run
+    ├── ShadowedPackage        RC107  exit 69   another package has the name of one of Rollcast's
     ├── WaitTimedOut           RC201  exit 75   a wait reached its deadline
     ├── NoPeers                RC202  exit 75   no peer is connected that can generate rollouts
     ├── Unreachable            RC203  exit 69   another process cannot be reached
@@ -102,6 +103,13 @@ class MissingExtra(RollcastError):
 
 class MachineUnfit(RollcastError):
     code, exit_code = "RC106", 69
+
+
+class ShadowedPackage(RollcastError):
+    """A package of someone else has the name of one of Rollcast's and would be imported instead of it."""
+
+    code = "RC107"
+    exit_code = 69
 
 
 class WaitTimedOut(RollcastError):

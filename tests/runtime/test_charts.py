@@ -42,4 +42,4 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match="matplotlib") as caught:
         charts.new_chart("cost")
-    assert "rollcast[capacity]" in str(caught.value.fix)
+    assert "[capacity]" in str(caught.value.fix)

@@ -9,6 +9,7 @@ from typing import Any
 
 from coordinator.metrics.sinks.sink import numbers
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 
 FOLDER = "tensorboard"  # in the run folder
 _PACKAGE = "tensorboardX"
@@ -20,7 +21,7 @@ def require_tensorboard() -> None:
         raise MissingExtra(
             'metrics.sinks has "tensorboard", which needs a package that is not installed',
             cause=f"no package {_PACKAGE}",
-            fix="pip install 'rollcast[tensorboard]', or take it out of metrics.sinks",
+            fix=f"{install_command('tensorboard')}, or take it out of metrics.sinks",
         )
 
 

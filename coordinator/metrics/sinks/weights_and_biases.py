@@ -10,6 +10,7 @@ from typing import Any
 from coordinator.config.sinks import WandbMode
 from coordinator.metrics.sinks.sink import numbers
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 
 
 def require_wandb() -> None:
@@ -18,7 +19,7 @@ def require_wandb() -> None:
         raise MissingExtra(
             'metrics.sinks has "wandb", which needs a package that is not installed',
             cause="no package wandb",
-            fix="pip install 'rollcast[wandb]', or take it out of metrics.sinks",
+            fix=f"{install_command('wandb')}, or take it out of metrics.sinks",
         )
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 
 # math-verify interrupts itself with an alarm signal, which only a process's main thread can take.
 MATH_TIMEOUT_S = 3
@@ -52,7 +53,7 @@ def _library() -> Any:
             library = importlib.import_module("math_verify")
     except ImportError as error:
         raise MissingExtra(
-            "the task needs the package math-verify", cause=str(error), fix="pip install 'rollcast[coordinator]'"
+            "the task needs the package math-verify", cause=str(error), fix=install_command("coordinator")
         ) from None
     # They log every text that is not mathematics, which completions often are not.
     for name in ("math_verify", "latex2sympy2_extended"):

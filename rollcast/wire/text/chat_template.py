@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
+from rollcast.runtime.install import install_command
 
 TEMPLATE_LENGTH_MAX = 1 << 20
 RENDERED_LENGTH_MAX = 4 << 20
@@ -35,8 +36,9 @@ class ChatTemplate:
             from jinja2.ext import loopcontrols
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError as error:
-            fix = "pip install 'rollcast[coordinator]'"
-            raise MissingExtra("a chat template needs jinja2", cause=str(error), fix=fix) from None
+            raise MissingExtra(
+                "a chat template needs jinja2", cause=str(error), fix=install_command("coordinator")
+            ) from None
         if len(source) > TEMPLATE_LENGTH_MAX:
             raise ModelError(f"a chat template of {len(source)} characters is too long")
         # The same settings as in transformers, so that whitespace comes out the same.

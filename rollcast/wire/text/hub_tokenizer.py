@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
+from rollcast.runtime.install import install_command
 from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.text.chat_template import ChatTemplate, Message, Tool
 from rollcast.wire.text.model_folder import (
@@ -236,7 +237,7 @@ def parse_tokenizer(data: bytes, source: str) -> Any:
     try:
         from tokenizers import Tokenizer as LibraryTokenizer
     except ImportError as error:
-        fix = "pip install 'rollcast[coordinator]', or 'rollcast[peer]' on a peer"
+        fix = f"{install_command('coordinator')}, with `peer` instead on a peer"
         raise MissingExtra("a model's tokenizer needs the package tokenizers", cause=str(error), fix=fix) from None
     try:
         return LibraryTokenizer.from_buffer(data)

@@ -19,6 +19,7 @@ from learner.training.starting_model import keep_small_files, starting_model, st
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.params import initial_params
+from rollcast.runtime.install import install_command
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Version
 from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
@@ -122,7 +123,7 @@ def test_what_needs_torch_is_missing_without_it(
     assert found.missing == published.EXPORT_KEYS
     assert found.figures["rollouts_unaccounted"] == 1
     assert (found.figures["reward_before"], found.figures["reward_after"]) == (0.3, 0.9)
-    assert "pip install 'rollcast[torch]'" in capsys.readouterr().err
+    assert install_command("torch") in capsys.readouterr().err
 
 
 @pytest.mark.slow

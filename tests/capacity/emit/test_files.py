@@ -66,6 +66,8 @@ def test_skypilot_launches_a_cluster_for_each_worker() -> None:
     task = yaml.safe_load(files.texts["l4.yaml"])
     assert task["resources"] == {"infra": "gcp/us-central1", "accelerators": "L4:2", "use_spot": True}
     assert task["secrets"] == {"ROLLCAST_INVITE": None}
+    assert "@ $ROLLCAST_RELEASE" in task["setup"]
+    assert task["envs"]["ROLLCAST_RELEASE"] is None
     assert list(task["file_mounts"].values()) == ["l4.peer.toml"]
     last = task["run"].splitlines()[-1].partition("rollcast.cli.main ")[2]
     assert_peer(last, tomllib.loads(files.texts["l4.peer.toml"]))
@@ -73,18 +75,22 @@ def test_skypilot_launches_a_cluster_for_each_worker() -> None:
     assert [one[one.index("--cluster") + 1] for one in launched] == ["rollcast-l4-1", "rollcast-l4-3"]
     assert [one[one.index("--env") + 1] for one in launched] == ["ROLLCAST_WORKER=l4-1", "ROLLCAST_WORKER=l4-3"]
     assert {one[-1] for one in launched} == {"l4.yaml"}
-    assert "--quota 2" in files.steps[0]
+    assert "ROLLCAST_RELEASE=" in files.steps[0]
+    assert "--quota 2" in files.steps[1]
 
 
-def test_the_script_refuses_to_launch_without_an_invite(tmp_path: Path) -> None:
+def test_the_script_refuses_to_launch_without_an_invite_or_a_release(tmp_path: Path) -> None:
     script = tmp_path / "launch.sh"
     script.write_text(skypilot.files_of([SKY]).texts["launch.sh"])
     (tmp_path / "sky").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "sky").chmod(0o755)
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    refused = subprocess.run(["sh", script], capture_output=True, text=True, timeout=60, check=False, env=path)
-    assert (refused.returncode != 0, refused.stdout) == (True, "")
-    invited = path | {"ROLLCAST_INVITE": "hidden"}
+    for lacking in ({"ROLLCAST_INVITE": "hidden"}, {"ROLLCAST_RELEASE": "https://a/b.whl"}):
+        refused = subprocess.run(
+            ["sh", script], capture_output=True, text=True, timeout=60, check=False, env=path | lacking
+        )
+        assert (refused.returncode != 0, refused.stdout) == (True, "")
+    invited = path | {"ROLLCAST_INVITE": "hidden", "ROLLCAST_RELEASE": "https://a/b.whl"}
     ran = subprocess.run(["sh", script], capture_output=True, text=True, timeout=60, check=True, env=invited)
     assert (len(ran.stdout.splitlines()), "hidden" in ran.stdout) == (2, False)
 

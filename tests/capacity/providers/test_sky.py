@@ -62,7 +62,7 @@ ROW: dict[str, str | int | bool] = {
 
 
 def provider(folder: Path, command: Path) -> SkyProvider:
-    config = ProviderConfigs.model_validate({"sky": {"sky": str(command)}})
+    config = ProviderConfigs.model_validate({"sky": {"sky": str(command), "release": "https://example.org/r.whl"}})
     return SkyProvider("sky", machines(dict(ROW)), config, folder)
 
 
@@ -100,6 +100,13 @@ def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
     assert tag_of("rc-other", "My.Run") is None
 
 
+async def test_no_machine_is_started_that_could_not_install_rollcast(tmp_path: Path) -> None:
+    provider = SkyProvider("sky", machines(dict(ROW)), ProviderConfigs(), tmp_path)
+    with pytest.raises(ProviderFailed, match="from where a new machine installs") as found:
+        await provider.start(WorkerTag("run", "a100-1", 1), SECRET, deadline_s=5.0)
+    assert "providers.sky.release" in (found.value.cause or "")
+
+
 def test_the_task_runs_a_command_that_exists(tmp_path: Path) -> None:
     """The script runs on another machine, so that nothing else would notice that the command was renamed."""
     last = task_of("t", pool_row(**ROW), SkyConfig(), str(tmp_path / "peer.toml"))["run"].splitlines()[-1]
@@ -123,7 +130,7 @@ def test_resources_are_those_of_the_row_on_top_of_the_configuration() -> None:
 def test_the_task_passes_skypilots_own_checks(tmp_path: Path) -> None:
     """This runs where SkyPilot is installed, which the tests do not require."""
     if importlib.util.find_spec("sky") is None:
-        pytest.skip("SkyPilot is not installed (pip install 'rollcast[sky]')")
+        pytest.skip("SkyPilot is not installed (the extra sky)")
     from sky.utils import common_utils, schemas
 
     task = task_of("rollcast-a100-1", pool_row(**ROW), SkyConfig(setup="true"), str(tmp_path / "peer.toml"))

@@ -45,5 +45,5 @@ def test_run_resumes_under_its_id_without_names_of_peers(tmp_path: Path, monkeyp
 
 def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"rollcast\[wandb\]"):
+    with pytest.raises(MissingExtra, match=r"\[wandb\]"):
         require_wandb()

@@ -1,0 +1,83 @@
+"""Name the command that installs more of this installation: an extra, from the place that Rollcast itself came from."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from rollcast.runtime.errors import ShadowedPackage
+
+_DISTRIBUTION = "rollcast"
+_ROOT = Path(__file__).resolve().parents[2]  # of a clone: the folder of pyproject.toml
+
+
+_PACKAGES = ("capacity", "coordinator", "learner", "peer")  # beside rollcast, at the top level of site-packages
+
+
+def check_packages() -> None:
+    """Check that the names of Rollcast's packages lead to Rollcast; nothing is imported.
+
+    Raises:
+        ShadowedPackage: another package has one of the names.
+    """
+    for name in _PACKAGES:
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin is not None and Path(found.origin).resolve().parents[1] != _ROOT:
+            raise ShadowedPackage(
+                f"the package {name} is not Rollcast's: {found.origin}",
+                cause=f"Rollcast is in {_ROOT}, and Python finds another package of that name first",
+                fix="install Rollcast into a virtual environment of its own, or start it in another folder",
+            )
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that adds extras to this interpreter's Rollcast.
+
+    Rollcast is no package of a public index, so `pip install rollcast[p2p]` is right only where it came from one: a
+    clone is installed from its folder, a release's wheel from its path or URL (PEP 610 records which).
+    """
+    return f"{_installer()} {_requirement(extras, _origin())}"
+
+
+def _origin() -> Mapping[str, Any] | None:
+    """Return what pip recorded of the place that Rollcast came from; None if that was an index."""
+    from importlib import metadata  # 15 ms, and every command imports this module
+
+    try:
+        recorded = metadata.distribution(_DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        recorded = None
+    if recorded is not None:
+        found: Mapping[str, Any] = json.loads(recorded)
+        return found
+    if (_ROOT / "pyproject.toml").exists():  # run from a clone that is not installed
+        return {"url": _ROOT.as_uri(), "dir_info": {"editable": True}}
+    return None
+
+
+def _requirement(extras: tuple[str, ...], origin: Mapping[str, Any] | None) -> str:
+    wanted = f"[{','.join(extras)}]" if extras else ""
+    if origin is None:
+        return shlex.quote(_DISTRIBUTION + wanted)
+    url = str(origin["url"])
+    if "dir_info" in origin:
+        folder = shlex.quote(unquote(urlsplit(url).path) + wanted)
+        return f"--editable {folder}" if origin["dir_info"].get("editable") else folder
+    return shlex.quote(f"{_DISTRIBUTION}{wanted} @ {url}")
+
+
+def _installer() -> str:
+    """Return the start of the command: pip of this interpreter, or uv where the environment has no pip."""
+    found = shutil.which("python")
+    mine = found is not None and Path(found).absolute() == Path(sys.executable).absolute()
+    python = "python" if mine else shlex.quote(sys.executable)
+    if importlib.util.find_spec("pip") is None:
+        return f"uv pip install --python {python}"
+    return f"{python} -m pip install"
