@@ -8,13 +8,16 @@ the duals by weak duality over all columns, so that it holds whatever the solver
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import hstack
 
 from capacity.planner.columns import Floats, Ints
+from capacity.planner.lagrangian import Prices, best_prices, reduced_at
 from capacity.planner.matrix import Matrix, matrix_of
 from capacity.planner.programme import Programme
 
@@ -28,6 +31,7 @@ REDUCED_COST_TOLERANCE = 1e-9  # relative to the dearest column's cost
 _INFEASIBLE = 2  # status of scipy.optimize.linprog
 
 Key = tuple[str, str]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +60,7 @@ def relax(programme: Programme, near: Relaxation | None = None) -> Relaxation | 
     Args:
         near: of a similar programme over the same workers: its promising columns are tried first.
     """
-    if programme.origin_feeds < 1 or not np.isfinite(programme.rate_bought) or not programme.eligible.any():
+    if not _may_hold(programme):
         return None
     if programme.demand.chance_z <= 0:
         return _sift(programme, near)
@@ -67,6 +71,46 @@ def relax(programme: Programme, near: Relaxation | None = None) -> Relaxation | 
     if guide is None:
         return replace(certain, programme=programme)
     return replace(guide, bound=certain.bound)
+
+
+def priced(programme: Programme, near: Relaxation | None = None) -> Relaxation | None:
+    """Solve the relaxation for its bound and its prices alone, which takes a fraction of the time.
+
+    ``x`` has the workers that pay at these prices, which need not hold a row exactly. Rows of regions and chance have
+    prices of their own: with them this is ``relax``.
+    """
+    if programme.demand.chance_z > 0 or programme.demand.share_without_a_region > 0:
+        return relax(programme, near)
+    if not _may_hold(programme):
+        return None
+    guess = None if near is None else Prices(near.duals["rate", ""], near.duals["relay", ""])
+
+    def solve(working: Ints) -> tuple[Prices, Floats] | None:
+        prices = best_prices(programme, working, guess)
+        return None if prices is None else (prices, reduced_at(programme, prices))
+
+    found = _sifted(programme, near, solve)
+    if found is None:
+        return None
+    prices, reduced = found
+    origin_reduced = programme.origin_copy_usd - prices.copy
+    return Relaxation(
+        programme=programme,
+        x=np.where(reduced < 0, programme.upper, programme.lower),
+        bound=max(
+            0.0,
+            prices.rate * programme.rate_bought
+            + _least(reduced, programme.lower, programme.upper)
+            + origin_reduced * (programme.origin_feeds if origin_reduced < 0 else 1.0),
+        ),
+        reduced=reduced,
+        duals={("rate", ""): prices.rate, ("relay", ""): prices.copy},
+    )
+
+
+def _may_hold(programme: Programme) -> bool:
+    """Return whether the origin can send a copy, and some workers can give a rate that is finite."""
+    return programme.origin_feeds >= 1 and bool(np.isfinite(programme.rate_bought)) and bool(programme.eligible.any())
 
 
 def _with_chance(programme: Programme, near: Relaxation) -> Relaxation | None:
@@ -91,23 +135,42 @@ def _first_deviation(programme: Programme) -> float:
 
 def _sift(programme: Programme, near: Relaxation | None) -> Relaxation | None:
     matrix = matrix_of(programme)
+
+    def solve(working: Ints) -> tuple[tuple[Floats, Floats], Floats] | None:
+        solved = _solve(matrix, working)
+        return None if solved is None else (solved, matrix.cost + matrix.workers.T @ solved[1])
+
+    found = _sifted(programme, near, solve)
+    if found is None:
+        return None
+    (x, dual), reduced = found
+    return _relaxation(matrix, x, dual, reduced)
+
+
+def _sifted(
+    programme: Programme, near: Relaxation | None, solve: Callable[[Ints], tuple[Found, Floats] | None]
+) -> tuple[Found, Floats] | None:
+    """Solve over more and more workers until no other would improve the solution.
+
+    Args:
+        solve: returns a solution over some workers and the reduced costs of all; None if there is none over these.
+    """
     every = np.flatnonzero(programme.upper > 0)
     working = _first_columns(programme, every, near)
-    tolerance = REDUCED_COST_TOLERANCE * max(float(matrix.cost.max()), 1e-12)
+    tolerance = REDUCED_COST_TOLERANCE * max(float(programme.cost.max()), 1e-12)
     while True:
-        solved = _solve(matrix, working)
-        if solved is None:
+        found = solve(working)
+        if found is None:
             if working.size == every.size:
                 return None
             working = every
             continue
-        x, dual = solved
-        reduced = matrix.cost + matrix.workers.T @ dual
         outside = np.setdiff1d(every, working, assume_unique=True)
-        better = outside[reduced[outside] < -tolerance]
+        reduced = found[1][outside]
+        better = outside[reduced < -tolerance]
         if better.size == 0:
-            return _relaxation(matrix, x, dual, reduced)
-        working = np.union1d(working, better[np.argsort(reduced[better], kind="stable")[:ADDED_COLUMNS]])
+            return found
+        working = np.union1d(working, better[np.argsort(found[1][better], kind="stable")[:ADDED_COLUMNS]])
 
 
 def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -> Ints:

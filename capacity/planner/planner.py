@@ -20,15 +20,14 @@ from capacity.model.workers import Worker
 from capacity.planner.columns import Columns, Mask, columns_of
 from capacity.planner.core_milp import WHOLE_POOL_COLUMNS, best_in_core
 from capacity.planner.infeasible import explained, unproven
-from capacity.planner.linear import Relaxation, relax
+from capacity.planner.linear import Relaxation, priced, relax
 from capacity.planner.local_search import dropped, improved, rounded, weights_of
 from capacity.planner.max_rate import farthest, reach_of
 from capacity.planner.plans import Plan
 from capacity.planner.programme import Programme, programme_of, programme_over
 from capacity.planner.remedies import Remedy, remedies_of
-from capacity.planner.senders import copies_sent, egress_of
 from capacity.planner.splits import Cover, Interval, split_at, splits_of, times_of
-from capacity.planner.totals import Totals, Weights, totals_of
+from capacity.planner.totals import Totals, Weights, copies_sent, egress_of, totals_of
 from capacity.planner.written_plan import refused_plan, written_plan
 
 GAP_OF_POOLS = 5e-4  # relative, of pools beyond the core: prices are less exact than that
@@ -194,7 +193,7 @@ def cover_of(demand: Demand, columns: Columns, options: PlanOptions) -> Cover:
 
     def relax_over(first: int, last: int, near: Relaxation | None) -> Relaxation | None:
         programme = programme_over(certain, columns, times_s, first, last, options.incumbent_discount)
-        return relax(programme, near) if holds_pinned(programme) else None
+        return priced(programme, near) if holds_pinned(programme) else None
 
     return Cover(times_s, relax_over, RELAXATIONS)
 

@@ -18,7 +18,7 @@ from capacity.planner.linear import Relaxation
 from capacity.planner.max_rate import Reach
 from capacity.planner.plans import Candidate, Infeasible, Plan, Row, Split
 from capacity.planner.programme import Programme, origin_feeds
-from capacity.planner.senders import copies_sent, egress_of, marginal_usd_per_gb
+from capacity.planner.totals import copies_sent, egress_of, marginal_usd_per_gb
 
 WORTH_NAMING_USD = 5e-5  # a smaller difference is printed as 0.0000
 

@@ -19,12 +19,13 @@ from capacity.model.useful_rate import IN_TIME_SHARES
 from capacity.model.workers import Speed, Worker
 from capacity.planner import linear
 from capacity.planner.columns import PRICE_LEVELS_MAX, columns_of
-from capacity.planner.linear import relax
+from capacity.planner.lagrangian import Prices, best_prices
+from capacity.planner.linear import priced, relax
 from capacity.planner.matrix import matrix_of
 from capacity.planner.plans import Split
-from capacity.planner.programme import copies_within, origin_feeds, programme_of
-from capacity.planner.senders import copies_sent, egress_of
-from capacity.planner.totals import Weights, totals_of
+from capacity.planner.programme import copies_within, origin_feeds, programme_of, programme_over
+from capacity.planner.splits import times_of
+from capacity.planner.totals import Weights, copies_sent, egress_of, totals_of
 from tests.capacity.planner.plan_checks import holds, usd_per_hour
 from tests.capacity.planner.plan_strategies import TOPOLOGIES, demands, numbers, pools
 from tests.capacity.planner.test_planner import demand, worker
@@ -235,3 +236,45 @@ def test_where_no_rate_is_enough_no_set_holds() -> None:
     programme = programme_of(pausing, columns_of(demand(), [worker(number) for number in range(3)]), Split(20.0, 100.0))
     totals = totals_of(programme)
     assert not totals.feasible(totals.of(np.ones(3, np.bool_))[None, :])[0]
+
+
+@given(demand=demands(), pool=pools(), first=st.floats(0, 1), last=st.floats(0, 1), pinned=st.integers(0, 8))
+@settings(max_examples=25, deadline=None)
+def test_two_prices_bound_a_programme_as_the_solver_does(
+    demand: Demand, pool: list[Worker], first: float, last: float, pinned: int
+) -> None:
+    pool = [replace(one, pin="on" if place == pinned else "") for place, one in enumerate(pool)]
+    columns = columns_of(demand, pool)
+    times_s = times_of(demand, columns)
+    if not times_s.size:
+        return
+    low, high = sorted(round(share * (times_s.size - 1)) for share in (first, last))
+    programme = programme_over(demand, columns, times_s, low, high)
+    by_solver, by_prices = relax(programme), priced(programme)
+    assert (by_solver is None) == (by_prices is None)
+    if by_solver is not None and by_prices is not None:
+        assert by_prices.bound == pytest.approx(by_solver.bound, rel=1e-7, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_prices_of_a_large_pool_are_sifted_as_the_solver_does(seed: int) -> None:
+    wanted, pool = bench_demand(1024), bench_pool(1000, seed)
+    columns = columns_of(wanted, pool)
+    times_s = times_of(wanted, columns)
+    near = None
+    for first, last in ((0, times_s.size - 1), (times_s.size // 2, times_s.size - 1), (800, 900)):
+        programme = programme_over(wanted, columns, times_s, first, last)
+        by_solver, near = relax(programme), priced(programme, near)
+        assert by_solver is not None
+        assert near is not None
+        assert near.bound == pytest.approx(by_solver.bound, rel=1e-9)
+        assert near.duals["rate", ""] == pytest.approx(by_solver.duals["rate", ""], rel=1e-6)
+
+
+@pytest.mark.parametrize(("uplink", "found"), [(5e7, None), (6e7, Prices(1.0, 0.0))])
+def test_no_prices_where_copies_are_missing_at_any_price(uplink: float, found: Prices | None) -> None:
+    """Five workers make the rate and pass nothing on, and the origin sends four copies in time or five."""
+    workers = [worker(number, upload_bytes_per_second=0.0) for number in range(10)]
+    wanted = demand(learner_upload_bytes_per_second=uplink)
+    programme = programme_of(wanted, columns_of(wanted, workers), Split(20.0, 100.0))
+    assert best_prices(programme, np.arange(10), None) == found

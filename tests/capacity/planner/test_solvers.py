@@ -18,9 +18,8 @@ from capacity.planner.linear import Relaxation, relax
 from capacity.planner.local_search import dropped, improved, rounded, weights_of
 from capacity.planner.plans import Split
 from capacity.planner.programme import programme_of
-from capacity.planner.senders import copies_sent, egress_of, marginal_usd_per_gb
 from capacity.planner.splits import Cover, splits_of, times_of
-from capacity.planner.totals import totals_of
+from capacity.planner.totals import copies_sent, egress_of, marginal_usd_per_gb, totals_of
 from tests.capacity.planner.test_planner import demand, worker
 
 
