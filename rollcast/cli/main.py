@@ -40,6 +40,11 @@ app.command(
     "rollcast.cli.run.profile:profile", name="profile", help="Trace a run's next learner steps with jax.profiler."
 )
 app.command(
+    "rollcast.cli.start.doctor:doctor",
+    name="doctor",
+    help="Check what this machine has and lacks for each role.",
+)
+app.command(
     "rollcast.cli.run.export:export",
     name="export",
     version_flags=[],  # its own --version is one of the policy

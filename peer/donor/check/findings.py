@@ -76,10 +76,16 @@ def machine_findings(
         vllm: the interpreter that has vLLM, or why there is none; None: another engine is used.
         runs: whether a peer runs here already and uses the port.
     """
-    found = [_software(machine), _engine(machine, config, vllm), _accelerator(machine)]
+    software, accelerator = system_findings(machine)
+    found = [software, _engine(machine, config, vllm), accelerator]
     if config.link.port and not runs:
         found.append(_port(machine, config))
     return [one for one in found if one is not None]
+
+
+def system_findings(machine: MachineFacts) -> tuple[Finding, Finding]:
+    """Return the findings about the system with its Python, and about the accelerators."""
+    return _software(machine), _accelerator(machine)
 
 
 def _software(machine: MachineFacts) -> Finding:

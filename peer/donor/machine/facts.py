@@ -84,7 +84,7 @@ def machine_facts(state_folder: Path, *, link_host: str, link_port: int) -> Mach
         accelerators=_visible(tuple(Accelerator(*one) for one in GpuSensors.here().devices())),
         engines={name: packages.get(name, "?") for name in _ENGINES if importlib.util.find_spec(name) is not None},
         packages=packages,
-        link_port_taken=bool(link_port) and _is_taken(link_host, link_port),
+        link_port_taken=bool(link_port) and is_taken(link_host, link_port),
     )
 
 
@@ -111,7 +111,8 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def _is_taken(host: str, port: int) -> bool:
+def is_taken(host: str, port: int) -> bool:
+    """Return whether another process listens on a port, or it cannot be bound for another reason."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

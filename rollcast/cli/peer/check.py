@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,11 @@ from rollcast.runtime.errors import RollcastError
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
+    from peer.donor.check.findings import Finding
     from peer.donor.check.run import CheckResult
 
 _COLUMNS = 100
+_TOPIC_WIDTH = 7  # characters, at least
 _MARKS = {"error": "ERROR", "warning": "warn ", "ok": "ok   "}
 
 
@@ -135,15 +138,22 @@ def _wrapped(before: str, text: str, *, more: int = 0) -> list[str]:
     )
 
 
-def _screen(checked: CheckResult) -> str:
+def finding_lines(findings: Sequence[Finding]) -> list[str]:
+    """Return findings as a person reads them, wrapped."""
+    width = max(_TOPIC_WIDTH, *(len(finding.topic) for finding in findings))
     lines = []
-    for finding in checked.findings:
+    for finding in findings:
         code = f"{finding.code}: " if finding.code else ""
-        lines += _wrapped(f"{_MARKS[finding.level]}  {finding.topic:<7} ", f"{code}{finding.text}")
+        lines += _wrapped(f"{_MARKS[finding.level]}  {finding.topic:<{width}} ", f"{code}{finding.text}")
         if finding.fix and finding.level != "ok":
             first, *others = finding.fix.split("\n")
-            lines += _wrapped(f"{'':<15} fix: ", first, more=3 * bool(others))
-            lines += [line for step in others for line in _wrapped(f"{'':<20} ", step, more=3)]
+            lines += _wrapped(f"{'':<{width + 8}} fix: ", first, more=3 * bool(others))
+            lines += [line for step in others for line in _wrapped(f"{'':<{width + 13}} ", step, more=3)]
+    return lines
+
+
+def _screen(checked: CheckResult) -> str:
+    lines = finding_lines(checked.findings)
     worth = checked.worth
     if worth is not None:
         lines += ["", str(worth["sentence"]), *(f"  {reason}" for reason in worth["reasons"])]

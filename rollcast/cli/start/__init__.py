@@ -1,0 +1,1 @@
+"""The first hour: what a machine lacks, and files to begin with."""
