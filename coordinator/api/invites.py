@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 
 from pydantic import BaseModel, Field
 
+from coordinator.core.core import CoordinatorCore
+from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
 from coordinator.http.routes import Answer, Body, Call, Route
 from coordinator.join import InviteIssuer, token_hash
 from coordinator.ledger.sql_invites import ID_LENGTH
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import InvitedRole
+from rollcast.wire.ids import InvitedRole, PeerId
 from rollcast.wire.joining.invite import QUOTA_DEFAULT
 
 DAY_S = 86_400
 LISTED_MAX = 500
 QUOTA_MAX = 10_000
+REASON_LENGTH_MAX = 200
 LEDGER_DEADLINE_S = 10.0
 
 
@@ -56,6 +60,19 @@ class ListedInvite(BaseModel):
     expires_unix_s: float
     note: str
     revoked: bool
+    banned: int  # of its identities
+
+
+class InviteAct(Body):
+    """An act on all identities that joined with an invite."""
+
+    reason: str = Field("", max_length=REASON_LENGTH_MAX)
+
+
+class InviteDone(BaseModel):
+    """The outcome of an act on an invite: the ids of the peers that it changed."""
+
+    done: list[str]
 
 
 class ListedInvites(BaseModel):
@@ -64,12 +81,51 @@ class ListedInvites(BaseModel):
     invites: list[ListedInvite]
 
 
-class InviteRoutes:
-    """Routes for operators to make, list and revoke invites."""
+class InviteActs:
+    """Bans and enables the identities of an invite.
 
-    def __init__(self, invites: InviteIssuer, ledger: RunStore, unix_clock: Callable[[], float] = time.time) -> None:
+    Args:
+        give: carries orders out, durably.
+    """
+
+    def __init__(self, core: CoordinatorCore, give: Callable[..., Awaitable[None]]) -> None:
+        self._core = core
+        self._give = give
+
+    async def ban(self, invite_id: str, peers: Iterable[PeerId], reason: str) -> list[PeerId]:
+        """Ban these identities, which joined with the invite; return those that were not banned before."""
+        orders = [
+            PeerBanned(one, reason, reputation.name, invite_id)
+            for one in peers
+            if not (reputation := self._core.state.members.reputation(one)).banned
+        ]
+        await self._give(*orders)
+        return [order.peer_id for order in orders]
+
+    async def enable(self, peers: Iterable[PeerId], reason: str) -> list[PeerId]:
+        """Undo what keeps these identities out of the run; return those that were banned or quarantined."""
+        orders = [PeerEnabled(one, reason) for one in peers if self._core.state.members.reputation(one).kept_out]
+        await self._give(*orders)
+        return [order.peer_id for order in orders]
+
+    def banned(self) -> Counter[str]:
+        """Return how many identities are banned, by their invite."""
+        return Counter(reputation.invite for reputation in self._core.state.members.banned().values())
+
+
+class InviteRoutes:
+    """Routes for operators to make, list, revoke, ban and enable invites."""
+
+    def __init__(
+        self,
+        invites: InviteIssuer,
+        ledger: RunStore,
+        acts: InviteActs,
+        unix_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._invites = invites
         self._ledger = ledger
+        self._acts = acts
         self._unix_clock = unix_clock
 
     def routes(self) -> list[Route]:
@@ -96,11 +152,34 @@ class InviteRoutes:
                 answer=ListedInvites,
                 act="revoke invite",
             ),
+            Route(
+                "POST",
+                f"{path}/{{id}}/ban",
+                "operator",
+                self._ban,
+                "Revoke an invite, and ban every peer that joined with it.",
+                body=InviteAct,
+                answer=InviteDone,
+                act="ban invite",
+                about=_about_act,
+            ),
+            Route(
+                "POST",
+                f"{path}/{{id}}/enable",
+                "operator",
+                self._enable,
+                "Enable every peer of an invite after a ban or a quarantine.",
+                body=InviteAct,
+                answer=InviteDone,
+                act="enable invite",
+                about=_about_act,
+            ),
         ]
 
     async def _list(self, _call: Call) -> Answer:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to list invites"):
             stored = await self._ledger.invites(LISTED_MAX)
+        banned = self._acts.banned()
         listed = [
             ListedInvite(
                 id=one.invite_id,
@@ -110,6 +189,7 @@ class InviteRoutes:
                 expires_unix_s=one.expires_unix_s,
                 note=one.note,
                 revoked=one.revoked,
+                banned=banned[one.invite_id],
             )
             for one in stored
         ]
@@ -138,6 +218,29 @@ class InviteRoutes:
                 "no invite of this run has this id, or it is revoked already", fix="see `rollcast invite list`"
             )
         return await self._list(call)
+
+    async def _ban(self, call: Call) -> Answer:
+        invite_id, asked = call.params["id"], call.body
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to revoke an invite"):
+            revoked = await self._ledger.revoke_invite(invite_id)  # first: then no further identity can join with it
+            peers = await self._ledger.peers_of_invite(invite_id)
+        if not (revoked or peers):
+            raise MalformedMessage(
+                "no invite of this run has this id, or it is revoked and no peer joined with it",
+                fix="see `rollcast invite list`",
+            )
+        return InviteDone(done=[*await self._acts.ban(invite_id, peers, asked.reason)])
+
+    async def _enable(self, call: Call) -> Answer:
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to list the identities of an invite"):
+            peers = await self._ledger.peers_of_invite(call.params["id"])
+        if not peers:
+            raise MalformedMessage("no peer joined with an invite of this id", fix="see `rollcast invite list`")
+        return InviteDone(done=[*await self._acts.enable(peers, call.body.reason)])
+
+
+def _about_act(call: Call) -> tuple[str, str]:
+    return call.params["id"], call.body.reason
 
 
 def _about(call: Call) -> tuple[str, str]:

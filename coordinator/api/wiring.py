@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.api.address_stream import AddressStream
 from coordinator.api.evaluations import EvaluationRoutes
 from coordinator.api.fleet import FleetRoutes
-from coordinator.api.invites import InviteRoutes
+from coordinator.api.invites import InviteActs, InviteRoutes
 from coordinator.api.observed_address import ObservedAddressRoutes
 from coordinator.api.operator import ActRoutes
 from coordinator.api.profiles import ProfileRoutes
@@ -96,7 +96,7 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
         *_evaluation_routes(coordinator),
         *ProfileRoutes(shell).routes(),
         *FleetRoutes(coordinator.fleet_handle).routes(),
-        *InviteRoutes(coordinator.invites, ledger).routes(),
+        *InviteRoutes(coordinator.invites, ledger, InviteActs(shell.core, orders.give)).routes(),
         *Speed(coordinator.desk).routes(),
         *ObservedAddressRoutes(coordinator.desk, serve.host, serve.observe_port).routes(),
         *addresses.routes(),

@@ -87,7 +87,8 @@ class Operator:
         state, reputation = self._state, self._state.members.reputation(order.peer_id)
         before, reputation.name = reputation.banned, reputation.name or order.name
         member = state.members.get(order.peer_id)
-        reason = _in_words("banned", order.reason)
+        reputation.invite = order.invite or reputation.invite
+        reason = _in_words("banned with its invite" if order.invite else "banned", order.reason)
         if before == reason:
             return []
         actions: list[Action] = [Note("banned", order.peer_id, reason)]

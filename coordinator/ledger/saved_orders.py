@@ -32,7 +32,7 @@ from rollcast.wire.ids import PeerId
 
 ORDERS = "orders"  # in the ledger's meta: Orders as JSON
 PRICES_MAX = 256
-PEERS_MAX = 4096  # each: pinned, drained, and banned peers
+PEERS_MAX = 16384  # each: pinned, drained, and banned peers
 LEDGER_DEADLINE_S = 30.0
 APPLIED_AT_ONCE = 32  # orders; then everything else has its turn
 
@@ -40,10 +40,11 @@ _ValueT = TypeVar("_ValueT")
 
 
 class OperatorNote(msgspec.Struct, frozen=True):
-    """The operator's reason for draining or banning a peer, and the name that the peer had."""
+    """The operator's reason for draining or banning a peer, the name that it had, and its invite if that was banned."""
 
     reason: str = ""
     name: str = ""
+    invite: str = ""
 
 
 class Orders(msgspec.Struct):
@@ -75,8 +76,8 @@ class Orders(msgspec.Struct):
                     _keep(self.pins, peer_id, pin)
             case PeerDrained(peer_id, reason, name):
                 _keep(self.drained, peer_id, OperatorNote(reason, name))
-            case PeerBanned(peer_id, reason, name):
-                _keep(self.banned, peer_id, OperatorNote(reason, name))
+            case PeerBanned(peer_id, reason, name, invite):
+                _keep(self.banned, peer_id, OperatorNote(reason, name, invite))
             case PeerEnabled(peer_id):
                 self.drained.pop(peer_id, None)
                 self.banned.pop(peer_id, None)
@@ -95,7 +96,8 @@ class Orders(msgspec.Struct):
         """Return the orders as events for a starting coordinator; those that do not fit its rules are left out."""
         found: list[Order] = [PeerPinned(PeerId(peer_id), pin) for peer_id, pin in self.pins.items()]
         found += [PeerDrained(PeerId(one), note.reason, note.name) for one, note in self.drained.items()]
-        found += [PeerBanned(PeerId(one), note.reason, note.name) for one, note in self.banned.items()]
+        banned = self.banned.items()
+        found += [PeerBanned(PeerId(one), note.reason, note.name, note.invite) for one, note in banned]
         if self.prices is not None:
             found.append(PricesChanged(self.prices))
         if self.budget is not None:

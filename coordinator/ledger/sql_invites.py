@@ -98,6 +98,15 @@ def invite_of(connection: sqlite3.Connection, peer_id: PeerId) -> str:
     return "" if row is None else bytes(row[0]).hex()[:ID_LENGTH]
 
 
+def peers_of(connection: sqlite3.Connection, invite_id: str) -> list[PeerId]:
+    rows = connection.execute(
+        "SELECT DISTINCT peer_id FROM invite_claims JOIN invites USING (token_hash) "
+        "WHERE substr(lower(hex(token_hash)), 1, ?) = ? AND role = 'peer' ORDER BY peer_id",
+        (ID_LENGTH, invite_id),
+    )
+    return [PeerId(peer_id) for (peer_id,) in rows]
+
+
 def select_invites(connection: sqlite3.Connection, limit: int) -> list[StoredInvite]:
     rows = connection.execute(f"SELECT {_COLUMNS} FROM invites ORDER BY made_unix_s DESC, token_hash LIMIT ?", (limit,))
     return [_invite(row) for row in rows]

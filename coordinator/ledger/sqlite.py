@@ -192,6 +192,9 @@ class Ledger(CompactingStore):
     def invite_of(self, peer_id: PeerId) -> asyncio.Future[str]:
         return self._thread.submit(lambda connection: invites.invite_of(connection, peer_id))
 
+    def peers_of_invite(self, invite_id: str) -> asyncio.Future[list[PeerId]]:
+        return self._thread.submit(lambda connection: invites.peers_of(connection, invite_id))
+
     def create_token(
         self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
     ) -> asyncio.Future[StoredToken]:

@@ -270,6 +270,10 @@ class RunStore(Protocol):
         """Return the id of the invite with which an identity joined, the oldest of several; empty if there is none."""
         ...
 
+    def peers_of_invite(self, invite_id: str) -> asyncio.Future[list[PeerId]]:
+        """Return the peers that joined with an invite, sorted; none if it is unknown or for another role."""
+        ...
+
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         """Store the metrics of a learner step; those of a replayed step change nothing."""
         ...

@@ -2,7 +2,7 @@
 import { html, useState } from "/web/vendor/htm-preact.js";
 import { post, useGet } from "/web/api.js";
 import { clock, count, duration, plural } from "/web/format.js";
-import { Badge, Button, Card, Empty, Field, PageHead, Problem, Select } from "/web/parts.js";
+import { Badge, Button, Card, Dialog, Empty, Field, PageHead, Problem, Select, toast } from "/web/parts.js";
 import { useNow } from "/web/store.js";
 import { askToSignIn, useMay } from "./session.js";
 import { OneLine, Revoke } from "./settings.js";
@@ -10,9 +10,9 @@ import { OneLine, Revoke } from "./settings.js";
 const DAY_S = 86_400;
 const LIFETIMES = [[3600, "in an hour"], [DAY_S, "in a day"], [7 * DAY_S, "in 7 days"], [30 * DAY_S, "in 30 days"], [90 * DAY_S, "in 90 days"]];
 
-/** open, used up, ended or revoked. */
+/** open, used up, ended, revoked or banned. */
 export function fateOf(invite, nowS) {
-  if (invite.revoked) return "revoked";
+  if (invite.revoked) return invite.banned ? "banned" : "revoked";
   if (invite.used >= invite.quota) return "used up";
   return invite.expires_unix_s <= nowS ? "ended" : "open";
 }
@@ -55,22 +55,54 @@ function Make({ onMade }) {
 
 function Made({ invites, error, reload }) {
   const now = useNow(10_000) / 1000;
+  const canAct = useMay("operator");
   const [leaving, setLeaving] = useState(null);
+  const [acting, setActing] = useState(null);
+  const act = (name, invite) => (canAct ? setActing({ name, invite }) : askToSignIn("Acting on invites requires an operator's token."));
   return html`<${Card} title="Invites" note=${invites ? `${count(invites.filter((one) => fateOf(one, now) === "open").length)} open` : ""} flush>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
     ${invites && !invites.length && html`<${Empty} title="No invites yet" icon="invites">Create one above. When the donor runs its line, the machine appears under Workers.<//>`}
-    ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} now=${now} onRevoke=${() => setLeaving(one)} />`)}</ul>`}
+    ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} now=${now} onRevoke=${() => setLeaving(one)} onAct=${(name) => act(name, one)} />`)}</ul>`}
     ${leaving && html`<${Revoke} what=${leaving.note ? `the invite “${leaving.note}”` : "this invite"} path=${`/api/v1/invites/${leaving.id}/revoke`} onClose=${() => setLeaving(null)} onDone=${reload}
-      text="No more machines can join with it. Machines that have joined stay; drain or ban them under Workers." />`}
+      text="No more machines can join with it. Machines that have joined stay; ban the invite to put them out." />`}
+    ${acting && html`<${Act} ...${acting} onClose=${() => setActing(null)} onDone=${reload} />`}
   <//>`;
 }
 
-const TONES = { open: "good", "used up": "", ended: "", revoked: "bad" };
+/** Texts of the acts on all machines of an invite: the button, the outcome, and the consequences. */
+const ACTS = {
+  ban: { verb: "Ban", done: "banned", means: "No more machines can join with it. Those that have joined are put out: their leases are revoked and given to other workers, their sessions are closed, and they cannot rejoin until you enable them." },
+  enable: { verb: "Enable", done: "enabled", means: "Its machines get work again after a ban or a quarantine. The invite itself stays revoked: for further machines, create another one." },
+};
 
-function Line({ invite, now, onRevoke }) {
-  const fate = fateOf(invite, now);
+function Act({ name, invite, onClose, onDone }) {
+  const { verb, done, means } = ACTS[name];
+  const [reason, setReason] = useState("");
+  const [state, setState] = useState({ busy: false, error: null });
+  const perform = async () => {
+    setState({ busy: true, error: null });
+    try {
+      const answer = await post(`/api/v1/invites/${invite.id}/${name}`, { reason: reason.trim() });
+      toast(`${plural(answer.done.length, "machine")} ${done}`, { tone: "good" });
+      onDone();
+      onClose();
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind=${name === "ban" ? "danger" : "primary"} busy=${state.busy} onClick=${perform}>${verb} ${plural(invite.used, "machine")}<//>`;
+  return html`<${Dialog} open title=${`${verb} everyone with the invite “${invite.note || invite.id}”?`} onClose=${onClose} footer=${footer}>
+    <p>${means}</p><${Field} label="Reason" hint="Kept in the audit log, and shown to the donors." maxlength="200" value=${reason} onInput=${setReason} /><${Problem} error=${state.error} /><//>`;
+}
+
+const TONES = { open: "good", "used up": "", ended: "", revoked: "bad", banned: "bad" };
+
+function Line({ invite, now, onRevoke, onAct }) {
+  const fate = fateOf(invite, now), name = invite.note || invite.id, hasPeers = invite.role === "peer" && invite.used > 0;
   const ends = fate === "open" ? `expires in ${duration(invite.expires_unix_s - now)}` : `${invite.expires_unix_s <= now ? "expired" : "expires"} ${clock(invite.expires_unix_s)}`;
   return html`<li><${Badge} tone=${TONES[fate]}>${fate}<//><span class="invite-note"><b>${invite.note || "no note"}</b> <span class="muted">${invite.role !== "peer" ? `${invite.role}, ` : ""}${ends}</span></span>
     <span class="invite-used">${count(invite.used)} of ${plural(invite.quota, "machine")}</span>
-    ${fate === "open" ? html`<${Button} onClick=${onRevoke} aria-label=${`Revoke ${invite.note || invite.id}`}>Revoke<//>` : html`<span></span>`}</li>`;
+    <span class="act-buttons">${fate === "open" && html`<${Button} onClick=${onRevoke} aria-label=${`Revoke ${name}`}>Revoke<//>`}
+      ${hasPeers && fate === "banned" && html`<${Button} onClick=${() => onAct("enable")} aria-label=${`Enable ${name}`}>Enable<//>`}
+      ${hasPeers && fate !== "banned" && html`<${Button} kind="danger" onClick=${() => onAct("ban")} aria-label=${`Ban ${name}`}>Ban<//>`}</span></li>`;
 }

@@ -36,6 +36,7 @@ class PeerBanned:
     peer_id: PeerId
     reason: str = ""
     name: str = ""
+    invite: str = ""  # whose ban this is part of; empty if the peer alone is banned
 
 
 @dataclass(frozen=True, slots=True)

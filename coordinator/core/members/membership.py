@@ -37,6 +37,7 @@ class Reputation:
     switched: str = ""  # why it is on, or what the capacity model would do with it; for people
     pin: Pin = ""  # the operator's pin
     name: str = ""  # name with which it joined last
+    invite: str = ""  # id of the invite with which it joined; empty if unknown
     drained: str = ""  # why the operator gives it no new work; empty if it may get some
     banned: str = ""  # why it may not take part; empty if it may
     earned: Earned = field(default_factory=Earned)  # how many slots it may hold
@@ -244,6 +245,7 @@ class Members:
             self._invites[member.invite] += 1
         self._note_work(event.peer_id)
         member.reputation.name = event.name
+        member.reputation.invite = event.invite or member.reputation.invite
         return member
 
     def leave(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str) -> None:

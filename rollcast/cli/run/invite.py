@@ -1,4 +1,4 @@
-"""`rollcast invite`: create an invite for a donor; `list` and `revoke` invites."""
+"""`rollcast invite`: create an invite for a donor; list and revoke invites, ban and enable the peers of one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import InvitedRole
 from rollcast.wire.joining.invite import QUOTA_DEFAULT
 
-app = App(name="invite", help="Create, list and revoke invites for donors.")
+app = App(name="invite", help="Create, list, revoke and ban invites for donors.")
 
 _DAY_S = 86_400.0
 _PATH = "/api/v1/invites"
@@ -77,11 +77,54 @@ def revoke(invite_id: str, /, *, run: RunOptions = THIS_RUN) -> int:
     invite_id
         Id of the invite, as `rollcast invite list` shows it.
     """
-    if not invite_id.isalnum():
-        raise ConfigError(f"{invite_id!r} is not the id of an invite", fix="`rollcast invite list` lists all invites")
-    post_sync(Target.of(run), f"{_PATH}/{invite_id}/revoke", {})
+    post_sync(Target.of(run), f"{_PATH}/{_checked(invite_id)}/revoke", {})
     print(f"revoked: {invite_id}")
     return 0
+
+
+@app.command
+def ban(invite_id: str, /, *, reason: str = "", run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
+    """Revoke an invite and ban every machine that joined with it: their work is given to other peers.
+
+    Parameters
+    ----------
+    invite_id
+        Id of the invite, as `rollcast invite list` shows it.
+    reason
+        The reason that the owners are shown and the audit log keeps.
+    json_output
+        Print one JSON object.
+    """
+    return _act("ban", "banned", invite_id, reason, run, json_output=json_output)
+
+
+@app.command
+def enable(invite_id: str, /, *, reason: str = "", run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
+    """Enable every machine of an invite again after a ban or a quarantine. The invite itself stays revoked.
+
+    Parameters
+    ----------
+    invite_id
+        Id of the invite, as `rollcast invite list` shows it.
+    reason
+        The reason for the audit log.
+    json_output
+        Print one JSON object.
+    """
+    return _act("enable", "enabled", invite_id, reason, run, json_output=json_output)
+
+
+def _act(act: str, done: str, invite_id: str, reason: str, run: RunOptions, *, json_output: bool) -> int:
+    answer = post_sync(Target.of(run), f"{_PATH}/{_checked(invite_id)}/{act}", {"reason": reason})
+    machines = [f"{done}: {one}" for one in answer["done"]] or [f"{done}: no machine, because none joined or all were"]
+    print(json.dumps(answer, indent=2) if json_output else "\n".join(machines))
+    return 0
+
+
+def _checked(invite_id: str) -> str:
+    if not invite_id.isalnum():
+        raise ConfigError(f"{invite_id!r} is not the id of an invite", fix="`rollcast invite list` lists all invites")
+    return invite_id
 
 
 def lines_of(invites: list[dict[str, Any]], now_unix_s: float) -> list[str]:
@@ -96,9 +139,9 @@ def lines_of(invites: list[dict[str, Any]], now_unix_s: float) -> list[str]:
 
 
 def fate_of(invite: Mapping[str, Any], now_unix_s: float) -> str:
-    """Return whether an invite is open, used up, ended (expired) or revoked."""
+    """Return whether an invite is open, used up, ended (expired), revoked, or banned with machines of it."""
     if invite["revoked"]:
-        return "revoked"
+        return "banned" if invite["banned"] else "revoked"
     if invite["used"] >= invite["quota"]:
         return "used up"
     return "ended" if invite["expires_unix_s"] <= now_unix_s else "open"

@@ -272,6 +272,9 @@ class MemoryStore:
     def invite_of(self, peer_id: PeerId) -> asyncio.Future[str]:
         return self.submit(self.tables.invites.of, peer_id)
 
+    def peers_of_invite(self, invite_id: str) -> asyncio.Future[list[PeerId]]:
+        return self.submit(self.tables.invites.peers, invite_id)
+
     def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
         return self.submit(self.tables.invites.check, token_hash, now_unix_s)
 

@@ -408,6 +408,10 @@ class InviteTable:
         claimed = (invite for token, invite in self._invites.items() if (token, peer_id) in self._claims)
         return next((invite.invite_id for invite in claimed), "")
 
+    def peers(self, invite_id: str) -> list[PeerId]:
+        admitted = ((self._invites[token], peer_id) for token, peer_id in self._claims)
+        return sorted(one for invite, one in admitted if invite.invite_id == invite_id and invite.role == "peer")
+
     def newest(self, limit: int) -> list[StoredInvite]:
         return list(reversed(self._invites.values()))[:limit]
 

@@ -147,6 +147,7 @@ ONE = {
     "expires_unix_s": 86_400.0,
     "note": "Ann",
     "revoked": False,
+    "banned": 0,
 }
 
 
@@ -164,13 +165,18 @@ async def test_invites_are_made_listed_and_revoked(
         asked.append(dict(call.params))
         return {"invites": [ONE]}
 
-    from coordinator.api.invites import NewInvite
+    async def put_out(call: Call) -> Answer:
+        asked.append(call.body.model_dump())
+        return {"done": ["12D3peer"]}
+
+    from coordinator.api.invites import InviteAct, NewInvite
 
     path = "/api/v1/invites"
     routes = [
         Route("POST", path, "operator", make, "Make.", body=NewInvite),
         Route("GET", path, "viewer", read, "Read."),
         Route("POST", f"{path}/{{id}}/revoke", "operator", read, "Revoke."),
+        Route("POST", f"{path}/{{id}}/ban", "operator", put_out, "Ban.", body=InviteAct),
     ]
     async with served(tmp_path, Given(routes=routes)) as page:
         run = run_folder(tmp_path / "run", page.url)
@@ -180,14 +186,21 @@ async def test_invites_are_made_listed_and_revoked(
         assert json.loads(capsys.readouterr().out) == {"invites": [ONE]}
         await asyncio.to_thread(invite.revoke, str(ONE["id"]), run=run)
         assert capsys.readouterr().out == "revoked: 0123456789abcdef\n"
-    assert asked == [{"role": "peer", "quota": 3, "lifetime_s": 86_400.0, "note": "Ann"}, {}, {"id": ONE["id"]}]
+        await asyncio.to_thread(invite.ban, str(ONE["id"]), reason="rubbish", run=run)
+        assert capsys.readouterr().out == "banned: 12D3peer\n"
+    assert asked == [
+        {"role": "peer", "quota": 3, "lifetime_s": 86_400.0, "note": "Ann"},
+        {},
+        {"id": ONE["id"]},
+        {"reason": "rubbish"},
+    ]
     with pytest.raises(ConfigError, match="not the id"):
         invite.revoke("../tokens")
 
 
 def test_invite_lines_show_their_state() -> None:
-    others = [ONE | {"used": 3}, ONE | {"revoked": True}]
-    assert [invite.fate_of(one, 0.0) for one in (ONE, *others)] == ["open", "used up", "revoked"]
+    others = [ONE | {"used": 3}, ONE | {"revoked": True}, ONE | {"revoked": True, "banned": 1}]
+    assert [invite.fate_of(one, 0.0) for one in (ONE, *others)] == ["open", "used up", "revoked", "banned"]
     assert invite.fate_of(ONE, 1e6) == "ended"
     (line,) = invite.lines_of([ONE], 0.0)
     assert line == "0123456789abcdef  open      peer     1 of 3      until 1970-01-02 00:00 UTC  Ann"

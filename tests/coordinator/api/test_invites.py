@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +12,12 @@ import pytest
 
 import coordinator
 from coordinator.api.invite_auth import check_invited, member_in
-from coordinator.api.invites import InviteRoutes, NewInvite
+from coordinator.api.invites import InviteActs, InviteRoutes, NewInvite
 from coordinator.config.config import JoinConfig
+from coordinator.core.staleness.policy import StalenessRules
 from coordinator.http.routes import Caller
 from coordinator.join import InviteIssuer, JoinDesk, token_hash
+from coordinator.ledger.saved_orders import ORDERS, OrderRecorder, Orders
 from coordinator.ledger.sqlite import Ledger
 from rollcast.cli.run.invite import make
 from rollcast.runtime.errors import JoinRefused, NotAllowed
@@ -21,15 +25,27 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.joining.invite import QUOTA_DEFAULT, Invite
-from tests.coordinator.http.serving import Given, served
+from tests.coordinator.core_world import World, wants
+from tests.coordinator.http.serving import Given, Served, served
 
 PATH = "/api/v1/invites"
 
 NOW = 1000.0
 
 
-@pytest.mark.parametrize("role", ["peer", "origin"])
-async def test_invite_is_created_listed_and_revoked(tmp_path: Path, role: str) -> None:
+@dataclass(frozen=True)
+class Site:
+    """The invite routes of a run with a ledger and a core."""
+
+    page: Served
+    ledger: Ledger
+    world: World
+    orders: Orders
+    desk: JoinDesk
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     (tmp_path / "page").mkdir()
     ledger, run_id = Ledger.open(tmp_path / "invites.sqlite"), RunId("run-1")
     authority = RunCA.create(tmp_path, run_id)
@@ -44,31 +60,81 @@ async def test_invite_is_created_listed_and_revoked(tmp_path: Path, role: str) -
     desk.grpc_address = "127.0.0.1:7400"
     inviting = InviteIssuer(desk, run_id=run_id, ca_sha256=authority.fingerprint, learner_public_key="ab" * 32)
     inviting.http_url = "http://127.0.0.1:7401"
-    routes = InviteRoutes(inviting, ledger, lambda: NOW).routes()
+    world, orders = World(), Orders()
+    desk.banned_because = world.core.banned_because
+    acts = InviteActs(world.core, OrderRecorder(world.handle, ledger, orders).give)
+    routes = InviteRoutes(inviting, ledger, acts, lambda: NOW).routes()
     async with served(tmp_path / "page", Given(routes=routes)) as page:
-        values = {"role": role, "quota": 2, "lifetime_s": 3600, "note": " for Ann "}
-        status, made = await page.post(PATH, values)
-        assert status == 200
-        assert made["expires_unix_s"] == NOW + 3600
-        assert made["command"].endswith(made["invite"])
-        assert made["command"].startswith("rollcast peer ")
-        token = Invite.decode(made["invite"]).token
-        await ledger.claim_invite(token_hash(token), role, PeerId("p"), now_unix_s=NOW)
-        listed = (await page.get(PATH))[1]
-        assert listed["invites"] == [shown(made, role=role)]
-        assert token not in str(listed)
-        assert (await page.post(f"{PATH}/{made['id']}/revoke", {}))[1]["invites"][0]["revoked"]
-        assert (await page.post(f"{PATH}/{made['id']}/revoke", {}))[1]["code"] == "RC305"
-        assert (await page.post(f"{PATH}/%25/revoke", {}))[1]["code"] == "RC305"
-        with pytest.raises(JoinRefused, match="was revoked"):
-            await ledger.claim_invite(token_hash(token), role, PeerId("q"), now_unix_s=NOW)
-        rows = [(row.act, row.detail, row.outcome) for row in await page.audit()]
-        assert rows[0] == ("invite", f"{role}, for 2, 3600 s", "done")
-        assert made["invite"] not in str(await page.audit())
-        for wrong in ({"quota": 0}, {"role": "learner"}, {"lifetime_s": 1}, {"note": "x" * 121}):
-            assert (await page.post(PATH, wrong))[0] == 400
-        assert (await page.post(PATH, {}, None))[0] == 401
+        yield Site(page, ledger, world, orders, desk)
     await ledger.close()
+
+
+@pytest.mark.parametrize("role", ["peer", "origin"])
+async def test_invite_is_created_listed_and_revoked(site: Site, role: str) -> None:
+    page, ledger = site.page, site.ledger
+    values = {"role": role, "quota": 2, "lifetime_s": 3600, "note": " for Ann "}
+    status, made = await page.post(PATH, values)
+    assert status == 200
+    assert made["expires_unix_s"] == NOW + 3600
+    assert made["command"].endswith(made["invite"])
+    assert made["command"].startswith("rollcast peer ")
+    token = Invite.decode(made["invite"]).token
+    await ledger.claim_invite(token_hash(token), role, PeerId("p"), now_unix_s=NOW)
+    listed = (await page.get(PATH))[1]
+    assert listed["invites"] == [shown(made, role=role)]
+    assert token not in str(listed)
+    assert (await page.post(f"{PATH}/{made['id']}/revoke", {}))[1]["invites"][0]["revoked"]
+    assert (await page.post(f"{PATH}/{made['id']}/revoke", {}))[1]["code"] == "RC305"
+    assert (await page.post(f"{PATH}/%25/revoke", {}))[1]["code"] == "RC305"
+    with pytest.raises(JoinRefused, match="was revoked"):
+        await ledger.claim_invite(token_hash(token), role, PeerId("q"), now_unix_s=NOW)
+    rows = [(row.act, row.detail, row.outcome) for row in await page.audit()]
+    assert rows[0] == ("invite", f"{role}, for 2, 3600 s", "done")
+    assert made["invite"] not in str(await page.audit())
+    for wrong in ({"quota": 0}, {"role": "learner"}, {"lifetime_s": 1}, {"note": "x" * 121}):
+        assert (await page.post(PATH, wrong))[0] == 400
+    assert (await page.post(PATH, {}, None))[0] == 401
+
+
+async def test_a_ban_of_an_invite_puts_all_its_identities_out_and_outlives_the_coordinator(site: Site) -> None:
+    """One that never opened a session may not begin, one that works loses its leases, and no further one may join."""
+    page, world = site.page, site.world
+    made = (await page.post(PATH, {"quota": 9}))[1]
+    hashed = token_hash(Invite.decode(made["invite"]).token)
+    for name in ("a", "absent"):
+        await site.ledger.claim_invite(hashed, "peer", PeerId(name), now_unix_s=NOW)
+    world.start("a", "b")
+    world.handle(wants("a", 2))
+    banned = (await page.post(f"{PATH}/{made['id']}/ban", {"reason": "canned answers"}))[1]
+    assert banned == {"done": ["a", "absent"]}
+    assert world.core.state.book.held_by(PeerId("a")) == []
+    assert world.core.state.members.get(PeerId("a")) is None
+    assert world.core.state.members.get(PeerId("b")) is not None
+    listed = (await page.get(PATH))[1]["invites"][0]
+    assert (listed["revoked"], listed["banned"]) == (True, 2)
+    with pytest.raises(JoinRefused, match="was revoked"):
+        await site.ledger.claim_invite(hashed, "peer", PeerId("c"), now_unix_s=NOW)
+    stored = Orders.from_json(await site.ledger.get_meta(ORDERS) or "{}")
+    successor = World()
+    for order in stored.events(StalenessRules(limit=1, publish_every_steps=1)):
+        successor.handle(order)
+    for core in (world.core, successor.core):
+        assert core.banned_because(PeerId("absent")) == "banned with its invite by the operator: canned answers"
+    assert (await page.post(f"{PATH}/{made['id']}/ban", {}))[1] == {"done": []}, "a ban is not given twice"
+    enabled = (await page.post(f"{PATH}/{made['id']}/enable", {}))[1]
+    assert enabled == {"done": ["a", "absent"]}
+    assert world.core.banned_because(PeerId("a")) == ""
+    acts = [(row.act, row.subject, row.detail) for row in await page.audit()]
+    assert ("ban invite", made["id"], "canned answers") in acts
+
+
+async def test_only_a_known_invite_is_banned_and_the_origin_never_is(site: Site) -> None:
+    made = (await site.page.post(PATH, {"role": "origin"}))[1]
+    hashed = token_hash(Invite.decode(made["invite"]).token)
+    await site.ledger.claim_invite(hashed, "origin", PeerId("origin"), now_unix_s=NOW)
+    assert (await site.page.post(f"{PATH}/{made['id']}/ban", {}))[1] == {"done": []}
+    for act in ("ban", "enable"):
+        assert (await site.page.post(f"{PATH}/0123456789abcdef/{act}", {}))[1]["code"] == "RC305"
 
 
 def shown(made: dict[str, Any], *, role: str) -> dict[str, Any]:
@@ -80,6 +146,7 @@ def shown(made: dict[str, Any], *, role: str) -> dict[str, Any]:
         "expires_unix_s": made["expires_unix_s"],
         "note": "for Ann",
         "revoked": False,
+        "banned": 0,
     }
 
 

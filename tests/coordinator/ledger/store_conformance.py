@@ -348,9 +348,13 @@ class StoreConformance(ABC):
         await store.create_invite(b"\x01" * 32, "peer", quota=3, expires_unix_s=100.0, note="for Ann")
         await store.claim_invite(b"\x01" * 32, "peer", PeerId("p0"), now_unix_s=50.0)
         (one,) = await store.invites(10)
+        assert one.used == 1
         assert await store.invite_of(PeerId("p0")) == one.invite_id
         assert await store.invite_of(PeerId("p1")) == ""
-        assert (one.role, one.quota, one.used, one.note, one.revoked) == ("peer", 3, 1, "for Ann", False)
+        await store.claim_invite(b"\x01" * 32, "peer", PeerId("a0"), now_unix_s=50.0)
+        assert await store.peers_of_invite(one.invite_id) == ["a0", "p0"]
+        assert await store.peers_of_invite("%") == []
+        assert (one.role, one.quota, one.note, one.revoked) == ("peer", 3, "for Ann", False)
         await store.create_invite(b"\x02" * 32, "origin", quota=1, expires_unix_s=100.0)
         assert {found.note for found in await store.invites(10)} == {"for Ann", ""}
         assert len(await store.invites(1)) == 1

@@ -221,11 +221,13 @@ class FleetSite(SampleSite):
             answer = dict(self.settings)
         elif path == "invites":
             ends = time.time() + body["lifetime_s"]
-            row = {"id": "a1", "role": "peer", "used": 0, "expires_unix_s": ends, "revoked": False}
+            row = {"id": "a1", "role": "peer", "used": 0, "expires_unix_s": ends, "revoked": False, "banned": 0}
             self.invites.append({**row, "quota": body["quota"], "note": body["note"]})
             answer = {"id": "a1", "invite": SECRET, "command": f"rollcast peer join {SECRET}", "expires_unix_s": ends}
         elif path.startswith("invites/"):
             self.invites[0]["revoked"] = True
+            self.invites[0]["banned"] = self.invites[0]["used"] if path.endswith("/ban") else 0
+            answer = {"done": ["peer"] * self.invites[0]["used"]}
         self.show()
         return web.json_response(answer)
 

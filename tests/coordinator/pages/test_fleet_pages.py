@@ -223,6 +223,15 @@ async def test_an_invite_is_made_shown_once_and_revoked(browser: Any, serve: Ser
         await tab.page.get_by_role("button", name="Revoke Ada's cluster").click()
         await tab.page.get_by_role("button", name="Revoke", exact=True).click()
         await tab.shows(".invite-list .badge", "revoked")
+        site.invites[0] |= {"used": 2}
+        site.show()
+        await tab.page.reload()
+        await tab.page.get_by_role("button", name="Ban Ada's cluster").click()
+        await tab.page.get_by_label("Reason").fill("canned answers")
+        await tab.page.get_by_role("button", name="Ban 2 machines").click()
+        await tab.shows(".invite-list .badge", "banned")
+        await tab.shows(".invite-list", "Enable")
         week_s = 7 * 86_400
         made = {"role": "peer", "quota": 3, "lifetime_s": week_s, "note": "Ada's cluster"}
-        assert site.posted == [("invites", made), ("invites/a1/revoke", {})]
+        banned = ("invites/a1/ban", {"reason": "canned answers"})
+        assert site.posted == [("invites", made), ("invites/a1/revoke", {}), banned]
