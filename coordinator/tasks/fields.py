@@ -9,17 +9,7 @@ from typing import Any
 
 from coordinator.config.tasks import FieldsConfig
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
-
-ROW_BYTES_MAX = 1 << 20  # prompt, answer, tests and metadata together; longer ones do not fit these models
-COLUMNS_SHOWN = 12
-
-
-class BadRow(Exception):
-    """A row is unusable. ``where`` names file and row; the message is the reason."""
-
-    def __init__(self, where: str, why: str, cause: str = "") -> None:
-        super().__init__(f"{where}: {why}")
-        self.cause = cause
+from rollcast.wire.text.data_files import COLUMNS_SHOWN, ROW_BYTES_MAX, BadRow
 
 
 @dataclass(frozen=True, slots=True)

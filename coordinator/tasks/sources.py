@@ -1,20 +1,14 @@
-"""Read rows from their sources as streams: memory holds one line, one batch of a row group, or the library's stream."""
+"""Read a task's rows from their sources as streams."""
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, assert_never
 
 from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, RowsConfig
-from coordinator.tasks.fields import COLUMNS_SHOWN, ROW_BYTES_MAX, BadRow, Row, row_of
-from rollcast.runtime.errors import MissingExtra, TaskError
-from rollcast.runtime.install import install_command
-
-LINE_BYTES_MAX = 2 * ROW_BYTES_MAX  # includes columns that are not used
-BATCH_ROWS = 256  # rows of a Parquet row group converted to Python objects at a time
+from coordinator.tasks.fields import Row, row_of
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.text.data_files import BadRow, jsonl_rows, optional_import, parquet_rows
 
 RowsTask = JsonlTask | ParquetTask | HuggingFaceTask
 
@@ -72,79 +66,22 @@ def _fix(config: RowsConfig) -> str:
 def _values(config: RowsTask) -> Iterator[tuple[str, Any]]:
     match config:
         case JsonlTask():
-            return _jsonl(config.path)
+            return jsonl_rows(config.path, setting="task.path")
         case ParquetTask():
-            return _parquet(config)
+            return parquet_rows(config.path, _columns(config), setting="task.path", columns_setting="task.fields")
         case HuggingFaceTask():
             return _huggingface(config)
         case _:
             assert_never(config)
 
 
-def _jsonl(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LINE_BYTES_MAX + 1):
-                number += 1
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield where, _parsed(line, where)
-                if len(line) > LINE_BYTES_MAX and not line.endswith(b"\n"):
-                    _skip_line(file)
-    except OSError as error:
-        raise TaskError(f"cannot read the task file {path}", cause=str(error), fix="correct task.path") from None
-
-
-def _skip_line(file: Any) -> None:
-    while (rest := file.readline(LINE_BYTES_MAX)) and not rest.endswith(b"\n"):
-        pass
-
-
-def _parsed(line: bytes, where: str) -> Any:
-    if len(line) > LINE_BYTES_MAX:
-        return BadRow(where, "the line is too long", f"it has more than {LINE_BYTES_MAX} bytes")
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return BadRow(where, "not JSON", str(error))
-
-
-def _parquet(config: ParquetTask) -> Iterator[tuple[str, Any]]:
-    parquet = _library("pyarrow.parquet", "parquet files need the package pyarrow", "data")
-    path = config.path
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not files:
-        raise TaskError(f"{path} has no *.parquet files", fix="correct task.path")
-    for one in files:
-        yield from _parquet_file(parquet, one, config)
-
-
-def _parquet_file(parquet: Any, path: Path, config: ParquetTask) -> Iterator[tuple[str, Any]]:
-    errors = (OSError, ValueError)  # pyarrow's own are ValueErrors
-    try:
-        with parquet.ParquetFile(path) as file:
-            known = set(file.schema_arrow.names)
-            wanted = [config.fields.prompt, config.fields.answer, config.fields.tests, *config.fields.metadata]
-            columns = {name if name in known else name.split(".")[0] for name in wanted if name}
-            if missing := sorted(columns - known):
-                raise TaskError(
-                    f"{path} has no column {missing[0]!r}",
-                    cause=f"it has {', '.join(sorted(known)[:COLUMNS_SHOWN])}",
-                    fix="correct task.fields",
-                )
-            number = 0
-            for group in range(file.num_row_groups):
-                batches = file.iter_batches(BATCH_ROWS, row_groups=[group], columns=sorted(columns))
-                for value in (value for batch in batches for value in batch.to_pylist()):
-                    number += 1
-                    yield f"{path}, row {number}", value
-    except errors as error:
-        raise TaskError(f"cannot read the task file {path}", cause=str(error), fix="correct task.path") from None
+def _columns(config: ParquetTask) -> set[str]:
+    fields = config.fields
+    return {name for name in (fields.prompt, fields.answer, fields.tests, *fields.metadata) if name}
 
 
 def _huggingface(config: HuggingFaceTask) -> Iterator[tuple[str, Any]]:
-    library = _library("datasets", "Hugging Face datasets need the package datasets", "hf")
+    library = optional_import("datasets", "Hugging Face datasets need the package datasets", "hf")
     where = f"{config.name} [{config.split}]"
     try:
         found = library.load_dataset(
@@ -163,10 +100,3 @@ def _huggingface(config: HuggingFaceTask) -> Iterator[tuple[str, Any]]:
             fix="correct task.name, task.subset, task.split or task.revision; check that this machine reaches the Hub, "
             "or download the dataset and name its folder",
         ) from error
-
-
-def _library(name: str, what: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra(what, cause=str(error), fix=install_command(extra)) from None

@@ -12,7 +12,8 @@ from coordinator.tasks.curation.duplicates import ExactDuplicates, NearDuplicate
 from coordinator.tasks.curation.ngrams import words_of
 from coordinator.tasks.curation.normalise import normalise_answer
 from coordinator.tasks.curation.pass_rates import PassRate, key_of
-from coordinator.tasks.fields import BadRow, Row
+from coordinator.tasks.fields import Row
+from rollcast.wire.text.data_files import BadRow
 
 Reason = Literal[
     "malformed",  # no prompt or answer, or too long

@@ -1,1 +1,1 @@
-"""Turn text into tokens and back."""
+"""Turn text into tokens and back, and read it from files."""

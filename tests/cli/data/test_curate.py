@@ -93,7 +93,7 @@ def test_the_same_again_gives_the_same_file(tmp_path: Path) -> None:
 
 def test_a_failure_leaves_the_file_before_alone(tmp_path: Path) -> None:
     out = write(tmp_path / "clean.jsonl", {"prompt": "old", "answer": "1"})
-    with pytest.raises(TaskError, match="cannot read the task file"):
+    with pytest.raises(TaskError, match="cannot read the data file"):
         curate(tmp_path / "none.jsonl", out)
     assert lines(out) == [{"prompt": "old", "answer": "1"}]
     assert not list(tmp_path.glob(".*.tmp"))

@@ -20,11 +20,12 @@ import pytest
 from coordinator.config.tasks import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
 from coordinator.tasks.checks.code_tests import CodeTests
 from coordinator.tasks.checks.task import Problem
-from coordinator.tasks.fields import BadRow, Row, row_of
+from coordinator.tasks.fields import Row, row_of
 from coordinator.tasks.row_spool import RowSpool
 from coordinator.tasks.rows import Rows
-from coordinator.tasks.sources import LINE_BYTES_MAX, good_rows, read_rows
+from coordinator.tasks.sources import good_rows, read_rows
 from rollcast.runtime.errors import MissingExtra, TaskError
+from rollcast.wire.text.data_files import LINE_BYTES_MAX, BadRow
 
 
 def jsonl(path: Path, **settings: Any) -> JsonlTask:
@@ -77,7 +78,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 def test_missing_and_empty_files(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="cannot read the task file"):
+    with pytest.raises(TaskError, match="cannot read the data file"):
         list(good_rows(jsonl(tmp_path / "none.jsonl")))
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(TaskError, match="has no problems"):
@@ -148,7 +149,7 @@ def test_parquet_errors_name_the_cause(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"p\.parquet, row 2: 'prompt' is missing"):
         list(good_rows(ParquetTask(kind="parquet", path=path)))
     path.write_bytes(b"PAR1 nonsense")
-    with pytest.raises(TaskError, match="cannot read the task file"):
+    with pytest.raises(TaskError, match="cannot read the data file"):
         list(good_rows(ParquetTask(kind="parquet", path=path)))
     (tmp_path / "empty").mkdir()
     with pytest.raises(TaskError, match=r"no \*\.parquet files"):

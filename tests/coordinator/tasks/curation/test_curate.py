@@ -13,10 +13,11 @@ from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.curation.contamination import EvaluationTexts
 from coordinator.tasks.curation.curate import CHUNK_ROWS, Curation, CurationSettings, Kept, Removed, recorded
 from coordinator.tasks.curation.pass_rates import PassRate, ProfileFile, key_of, read_run, read_samples
-from coordinator.tasks.fields import BadRow, Row
+from coordinator.tasks.fields import Row
 from rollcast.runtime.errors import TaskError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
+from rollcast.wire.text.data_files import BadRow
 from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
 
 LONG = "Tom has {} apples and gives a third of them to his sister who eats two of them at once before lunch today"
