@@ -242,8 +242,8 @@ class AuditConfig(ConfigModel):
     another."""
 
 
-class LearnerConfig(ConfigModel):
-    """The learner: trains, checkpoints, publishes signed versions."""
+class TrainingConfig(ConfigModel):
+    """The settings that RL and supervised training share: model, devices, numerics, checkpoints."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the initial parameters, and of the noise of lora.noise_start."""
@@ -255,6 +255,41 @@ class LearnerConfig(ConfigModel):
     lora: LoraConfig | None = None
     """Adapters of low rank, which alone are trained and published over a frozen base; none: all weights are trained. A
     warm start trains the base before it is frozen."""
+    mesh: MeshConfig = MeshConfig()
+    """Devices."""
+    matmul_precision: Literal["highest", "high", "default"] = "highest"
+    """Precision of products of float32 matrices, for models that compute or carry float32. highest: float32's own; high
+    and default are faster and coarser (docs/precision.md)."""
+    deterministic: bool = True
+    """Whether a GPU uses only operations that give the same bits in every process. Without it GPUs are faster, and a
+    learner that resumes may compute other weights than were published, which starts a new epoch."""
+    remat: Literal["none", "blocks"] = "none"
+    """Rematerialisation. "blocks" keeps only the input of each transformer block and recomputes its activations in the
+    backward pass, which takes less memory and more time."""
+    distributed: DistributedConfig = DistributedConfig()
+    """Processes."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    compilation_cache: Path | None = None
+    """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
+    run_folder: Path = Path("runs/learner")
+    """Folder for checkpoints and versions."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingConfig:
+        if self.model.lora is not None:
+            raise ValueError("model.lora follows from the section lora: set that instead")
+        if self.distributed.processes > 1 and not (self.checkpoint.folder or self.distributed.shared_run_folder):
+            raise ValueError(
+                "several processes write their own parts of a checkpoint: set checkpoint.folder to a place that all of "
+                "them see, or distributed.shared_run_folder if they share run_folder"
+            )
+        return self
+
+
+class LearnerConfig(TrainingConfig):
+    """The learner: trains, checkpoints, publishes signed versions."""
+
     warm_start: WarmStartConfig = WarmStartConfig()
     """Supervised warm start."""
     optimiser: OptimiserConfig = OptimiserConfig()
@@ -274,23 +309,8 @@ class LearnerConfig(ConfigModel):
     """Alarms about peers whose tokens are not sampled at random."""
     audit: AuditConfig = AuditConfig()
     """Judgement of rollouts by the tokens that their seeds sample."""
-    mesh: MeshConfig = MeshConfig()
-    """Devices."""
-    matmul_precision: Literal["highest", "high", "default"] = "highest"
-    """Precision of products of float32 matrices, for models that compute or carry float32. highest: float32's own; high
-    and default are faster and coarser (docs/precision.md)."""
-    deterministic: bool = True
-    """Whether a GPU uses only operations that give the same bits in every process. Without it GPUs are faster, and a
-    learner that resumes may compute other weights than were published, which starts a new epoch."""
-    remat: Literal["none", "blocks"] = "none"
-    """Rematerialisation. "blocks" keeps only the input of each transformer block and recomputes its activations in the
-    backward pass, which takes less memory and more time."""
-    distributed: DistributedConfig = DistributedConfig()
-    """Processes."""
     packed_row_tokens: int = Field(0, ge=0)
     """Length in tokens of rows that several rollouts share, at least the longest rollout; 0: one row per rollout."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    """Checkpoints."""
     resume: ResumeConfig = ResumeConfig()
     """Resuming."""
     publish: PublishConfig = PublishConfig()
@@ -305,10 +325,6 @@ class LearnerConfig(ConfigModel):
     """Learner invite string."""
     invite_file: Path | None = None
     """File that holds the invite; if it does not exist at startup, the learner waits for it."""
-    run_folder: Path = Path("runs/learner")
-    """Folder for checkpoints and versions."""
-    compilation_cache: Path | None = None
-    """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator and the origin at startup."""
     batch_timeout_s: float = Field(600.0, gt=0.0)
@@ -342,20 +358,9 @@ class LearnerConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _adapters_possible(self) -> LearnerConfig:
-        if self.model.lora is not None:
-            raise ValueError("model.lora follows from the section lora: set that instead")
         if self.lora is not None and self.objective.advantage == "critic":
             raise ValueError(
                 "the critic of ppo trains all of its weights, for which a run with adapters has no room: choose "
                 "another objective.algorithm, or remove the section lora"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _checkpoints_are_shared(self) -> LearnerConfig:
-        if self.distributed.processes > 1 and not (self.checkpoint.folder or self.distributed.shared_run_folder):
-            raise ValueError(
-                "several processes write their own parts of a checkpoint: set checkpoint.folder to a place that all of "
-                "them see, or distributed.shared_run_folder if they share run_folder"
             )
         return self

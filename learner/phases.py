@@ -12,8 +12,9 @@ from learner.config import LearnerConfig, WarmStartConfig
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.held_out import HeldOut, Stopped
 from learner.kill_points import kill_point
+from learner.training.packing import Example
 from learner.training.trainer import Trainer
-from learner.training.warm_start import Example, warm_start
+from learner.training.warm_start import warm_start
 from rollcast.policy.params import Params
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -78,7 +79,7 @@ class _WarmStartProgress:
         kind = "flawed answers, so that RL has something to repair" if flawed else "correct answers"
         self._stage, self._reached = f"of at most {steps} on {kind}", ""
         fetched = self._fetch(count, flawed, 0)
-        return [(tuple(example.prompt_token_ids), tuple(example.answer_token_ids)) for example in fetched]
+        return [Example.of(example.prompt_token_ids, example.answer_token_ids) for example in fetched]
 
     def on_step(self, step: int) -> None:
         """Report that a step begins.

@@ -16,8 +16,9 @@ from random import Random
 from coordinator.tasks.reasoning_gym import FORGET_PROBABILITY, careless_sum
 from learner.config import LearnerConfig, WarmStartConfig
 from learner.evaluation.evaluate import complete_prompts
+from learner.training.packing import Example
 from learner.training.trainer import Trainer
-from learner.training.warm_start import Example, warm_start
+from learner.training.warm_start import warm_start
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.save import save_model
 from rollcast.policy.params import Params
@@ -151,7 +152,7 @@ class _School:
     def _example(self, pair: Sum, flawed: bool) -> Example:
         careless = flawed and self._random.random() < FORGET_PROBABILITY
         answer = self._tokenizer.encode(_answer(careless_sum(*pair) if careless else sum(pair)))
-        return self._tokenizer.encode_prompt(question(pair)), [*answer, self._tokenizer.eos_id]
+        return Example.of(self._tokenizer.encode_prompt(question(pair)), [*answer, self._tokenizer.eos_id])
 
 
 def _answer(value: int) -> str:

@@ -24,9 +24,9 @@ from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.mixture import PromptMixture, TrainingPrompt
 from learner.config import LearnerConfig
 from learner.evaluation.evaluate import complete_prompts
-from learner.training.packing import TrainingRow, pack
+from learner.training.packing import Example, TrainingRow, pack
 from learner.training.trainer import Trainer, behaviour_by_version
-from learner.training.warm_start import Example, warm_start
+from learner.training.warm_start import warm_start
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
@@ -206,7 +206,7 @@ class Demonstration:
 
     def _examples(self, count: int, flawed: bool) -> list[Example]:
         found = self._mixture.examples(count, flawed=flawed, cursor=0)
-        return [(example.prompt_token_ids, example.answer_token_ids) for example in found]
+        return [Example.of(example.prompt_token_ids, example.answer_token_ids) for example in found]
 
     def _fingerprint(self) -> str:
         coordinator, learner = self._config.coordinator, self._config.learner

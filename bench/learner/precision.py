@@ -27,7 +27,7 @@ from bench.learner import precision_search
 from bench.learner.demonstration import Demonstration
 from bench.machine import Outcome
 from learner.training.micro_batches import inputs
-from learner.training.packing import pack_examples
+from learner.training.packing import Example, pack_examples
 from learner.training.trainer import Trainer
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
@@ -140,8 +140,8 @@ def mismatch(model: ModelConfig, masters: Params, prompts: Prompts, sampling: Sa
     longest = max(map(len, prompts))
     sampler = Sampler(model, longest, sampling.max_new_tokens, min(SAMPLER_ROWS, len(prompts)))
     drawn = sampler.generate(frozen, [SampleRequest(prompt, seed) for seed, prompt in enumerate(prompts)], sampling)
-    examples = [(prompt, one.token_ids) for prompt, one in zip(prompts, drawn, strict=True)]
-    packed = pack_examples(examples, time=longest + sampling.max_new_tokens)
+    examples = [Example.of(prompt, one.token_ids) for prompt, one in zip(prompts, drawn, strict=True)]
+    packed = pack_examples([[one] for one in examples], time=longest + sampling.max_new_tokens)
 
     @jax.jit  # type: ignore[untyped-decorator]
     def score(params: Params, inputs: dict[str, Any]) -> jax.Array:

@@ -98,6 +98,10 @@ class LeadTrainer(Trainer):
         with self._team.lead(_batch_order("score", packed)):
             return super().behaviour(params, packed)
 
+    def current(self, packed: PackedBatch) -> TokenStatistics:
+        with self._team.lead(_batch_order("score_current", packed)):
+            return super().current(packed)
+
     def begin_freeze(self, path: Path, version: int) -> Write:
         """Begin to freeze into a file that all processes write if they share the folder; otherwise write it now."""
         if not self._shared_run_folder:
@@ -216,6 +220,8 @@ class Follower:
                 trainer.train_step(batch, *given)
             case "score":
                 trainer.behaviour(self._older, _batch(order))
+            case "score_current":
+                trainer.current(_batch(order))
             case "place":
                 tensors = {
                     name: _nothing(tuple(shape), np.dtype(dtype))

@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import structlog
 
-from learner.config import DistributedConfig, LearnerConfig
+from learner.config import DistributedConfig, LearnerConfig, OptimiserConfig
 from learner.distributed.jax_internals import coordination_store, launchers
 from learner.distributed.launchers import placed_by_launcher
 from learner.distributed.leader import Follower, LeadTrainer
@@ -32,7 +32,13 @@ PORT = "JAX_COORDINATOR_PORT"
 _STOP_POLL_S = 1.0
 _END_TIMEOUT_S = 20.0  # seconds for jax's orderly shutdown of all processes; after that they exit without it
 
-TrainerOf = Callable[[ModelConfig], Trainer]
+
+class TrainerOf(Protocol):
+    """Builds the trainer of a model, with another optimiser than the configuration's if one is given."""
+
+    def __call__(self, model: ModelConfig, optimiser: OptimiserConfig | None = None, /) -> Trainer: ...
+
+
 Life = Callable[[TrainerOf], Awaitable[int]]
 
 _log = structlog.get_logger()
@@ -52,7 +58,7 @@ async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) 
         use_repeatable_operations()
     config = await asyncio.to_thread(placed_by_launcher, config, launchers(), os.environ.get(PORT))
     if config.distributed.processes == 1:
-        return await life(lambda model: Trainer(model, config))
+        return await life(lambda model, optimiser=None: Trainer(model, _with(config, optimiser)))
     if not is_worker():
         return await supervise(config.distributed, stop)
     die_with_parent()
@@ -124,8 +130,8 @@ async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
 async def _lead(config: LearnerConfig, team: Team, stop: asyncio.Event, life: Life) -> int:
     trainers: list[LeadTrainer] = []
 
-    def make(model: ModelConfig) -> Trainer:
-        trainers.append(LeadTrainer(model, config, team))
+    def make(model: ModelConfig, optimiser: OptimiserConfig | None = None, /) -> Trainer:
+        trainers.append(LeadTrainer(model, _with(config, optimiser), team))
         return trainers[0]
 
     watcher = asyncio.create_task(_stop_when_asked(team, stop), name="stop with the other processes")
@@ -136,6 +142,10 @@ async def _lead(config: LearnerConfig, team: Team, stop: asyncio.Event, life: Li
     if trainers:
         await asyncio.to_thread(trainers[0].end, status)
     return status
+
+
+def _with(config: LearnerConfig, optimiser: OptimiserConfig | None) -> LearnerConfig:
+    return config if optimiser is None else config.model_copy(update={"optimiser": optimiser})
 
 
 async def _stop_when_asked(team: Team, stop: asyncio.Event) -> None:

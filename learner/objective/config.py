@@ -205,6 +205,10 @@ class ObjectiveConfig(ConfigModel):
         ]
 
 
+#: The objective of supervised training: examples have an advantage of 1, so J is their tokens' mean log-probability.
+SUPERVISED = ObjectiveConfig(algorithm="reinforce", aggregate="token-mean")
+
+
 def check_group_size(config: ObjectiveConfig, samples_per_group: int) -> None:
     """Check that groups of this size allow the configured advantage.
 

@@ -297,21 +297,48 @@ def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: 
         versions[span] = np.where(trained, segment.version, NO_VERSION)
 
 
-def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, time: int) -> PackedBatch:
-    """Lay out supervised examples (prompt ids, answer ids); answers are trained on, advantages are 0.
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A supervised example: token ids, and which of them are trained on."""
+
+    token_ids: Array  # i32 [tokens]
+    trained: Array  # bool [tokens]
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], answer: Sequence[int]) -> Example:
+        """Return an example whose answer is trained on, and whose prompt is not."""
+        tokens = np.array([*prompt, *answer], np.int32)
+        return cls(tokens, np.arange(len(tokens)) >= len(prompt))
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def pack_examples(rows: Sequence[Sequence[Example]], *, time: int, sequences_per_row: int = 1) -> PackedBatch:
+    """Lay out supervised examples, given by the row that they share, as a batch whose loss is their cross-entropy.
+
+    Every advantage is 1 and weights are equal, so the objective's gradient term is the mean log-probability of the
+    tokens that are trained on. Their versions are NO_VERSION: no policy made them.
+
+    Args:
+        sequences_per_row: a power of two that no row's number of examples exceeds.
 
     Raises:
-        ValueError: an example is longer than ``time``.
+        ValueError: the examples of a row are longer than ``time``.
     """
-    batch = _empty(len(examples), time, 1)
-    for index, (prompt, answer) in enumerate(examples):
-        start, end = len(prompt), len(prompt) + len(answer)
-        if end > time:
-            raise ValueError(f"an example has {end} tokens, more than the {time} of a row")
-        batch.tokens[index, :start], batch.tokens[index, start:end] = prompt, answer
-        batch.positions[index, :end] = np.arange(end)
-        batch.segments[index, :end] = 1
-        batch.temperature[index, :end] = 1.0
-        batch.loss_mask[index, start:end] = True
+    batch = _empty(len(rows), time, sequences_per_row)
+    for line, examples in enumerate(rows):
+        start = 0
+        for number, example in enumerate(examples, 1):
+            end = start + len(example)
+            if end > time:
+                raise ValueError(f"the examples of a row have {end} tokens, more than its {time}")
+            place = (line, slice(start, end))
+            batch.tokens[place], batch.loss_mask[place] = example.token_ids, example.trained
+            batch.positions[place] = np.arange(len(example))
+            batch.segments[place] = number
+            batch.temperature[place] = 1.0
+            start = end
+    batch.advantages[:] = batch.loss_mask
     batch.weights[:] = batch.loss_mask / max(batch.loss_mask.sum(), 1)
     return batch

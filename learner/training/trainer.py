@@ -207,6 +207,11 @@ class Trainer:
         statistics: TokenStatistics = self._programs.statistics(self._base | params, packed)
         return statistics
 
+    def current(self, packed: PackedBatch) -> TokenStatistics:
+        """Return the statistics of `behaviour` under the current parameters."""
+        statistics: TokenStatistics = self._programs.statistics(self._base | self._params, packed)
+        return statistics
+
     def placed(self, params: Params) -> Params:
         """Return parameters, or a snapshot's tensors, placed and stacked on the devices as the trained ones are."""
         return stacked_params(self.mesh, placed_params(self.mesh, params))

@@ -23,7 +23,7 @@ from learner.config import MeshConfig, WarmStartConfig
 from learner.optimisers.moments import stored
 from learner.training.mesh import make_mesh, placed_params
 from learner.training.optimiser import Updates
-from learner.training.packing import PackedBatch, pack_examples
+from learner.training.packing import Example, PackedBatch, pack_examples
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
@@ -32,7 +32,6 @@ from rollcast.policy.params import Params
 FINAL_SHARE = 0.1  # share of the learning rate that is left at the last step
 ADAM_SHARE = 0.1  # share of Muon's learning rate that Adam uses, for the scales of norms
 
-Example = tuple[Sequence[int], Sequence[int]]  # prompt ids, answer ids with the stop token
 Examples = Callable[[int, bool], Sequence[Example]]  # returns ``count`` fresh examples, ``flawed`` or correct
 Accuracy = Callable[[Params], float]  # held-out exact match, 0 to 1
 OnStep = Callable[[int], None]  # (steps done of this stage); may raise to stop
@@ -67,7 +66,7 @@ def warm_start(
     """
     started_s = time.perf_counter()
     random = np.random.default_rng(seed)
-    correct = pack_examples(examples(config.examples, False), time=time_tokens)
+    correct = _pool(examples(config.examples, False), time_tokens)
     supervised = _Supervised(trainer.model_config, config.batch_size, _skill_optimiser(config), trainer.params())
     reached, correct_steps = 0.0, 0
     while correct_steps < config.steps_max and reached < config.accuracy_gate:
@@ -76,7 +75,7 @@ def warm_start(
         correct_steps += steps
         reached = accuracy(supervised.params)
     if config.flawed_steps:
-        flawed = pack_examples(examples(config.examples, True), time=time_tokens)
+        flawed = _pool(examples(config.examples, True), time_tokens)
         habit = optax.adam(config.flawed_learning_rate)
         supervised = _Supervised(trainer.model_config, config.batch_size, habit, supervised.params)
         supervised.train(flawed, config.flawed_steps, random, on_step)
@@ -132,6 +131,11 @@ class _Supervised:
         logprobs = completion_logprobs(self._model_config, params, *inputs).logprobs
         mask = loss_mask.astype(jnp.float32)
         return -jnp.sum(logprobs * mask) / jnp.sum(mask)
+
+
+def _pool(examples: Sequence[Example], time_tokens: int) -> PackedBatch:
+    """Return the examples in rows of their own, from which steps sample."""
+    return pack_examples([[example] for example in examples], time=time_tokens)
 
 
 def _mesh_of(params: Params) -> Mesh:

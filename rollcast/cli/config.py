@@ -43,7 +43,7 @@ def show(
         print(dump_json(load(file, role or guess_role(file))))
         return 0
     if role is None:
-        raise ConfigError("no file and no role is given", fix="give a file, or --role up|coordinator|learner|peer")
+        raise ConfigError("no file and no role is given", fix="give a file, or --role up|coordinator|learner|peer|sft")
     rows = describe(config_class(role))
     if json_output:
         print(json.dumps([{"key": key, "default": json.loads(value), "meaning": text} for key, value, text in rows]))

@@ -10,7 +10,7 @@ from typing import Literal
 from rollcast.runtime.config import ConfigModel, override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError
 
-Role = Literal["up", "coordinator", "learner", "peer"]
+Role = Literal["up", "coordinator", "learner", "peer", "sft"]
 
 #: Role -> module and class of its configuration; imported only when asked for.
 _CLASSES: dict[Role, tuple[str, str]] = {
@@ -18,9 +18,10 @@ _CLASSES: dict[Role, tuple[str, str]] = {
     "coordinator": ("coordinator.config.config", "CoordinatorConfig"),
     "learner": ("learner.config", "LearnerConfig"),
     "peer": ("peer.config", "PeerConfig"),
+    "sft": ("learner.supervised.config", "SftConfig"),
 }
 
-_ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer")
+_ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer", "sft")
 
 
 def config_class(role: Role) -> type[ConfigModel]:

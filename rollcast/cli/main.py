@@ -34,6 +34,9 @@ app.command(
     help="Run a peer on a spare machine (or the origin) and control it.",
 )
 app.command(
+    "rollcast.cli.data.sft:sft", name="sft", help="Train a model on chats or completions, for a run to begin with."
+)
+app.command(
     "rollcast.cli.run.evaluate:evaluate", name="eval", help="Evaluate a run's newest checkpoint and print pass@k."
 )
 app.command(

@@ -103,13 +103,18 @@ def _run(role: Role, path: Path, options: RoleOptions) -> int:
         return 0
     if options.with_parent:
         die_with_parent()
-    _require_extra(role)
+    require_extra(role)
     configure_logging(getattr(config, "name", role), log_file=options.log_file)
     service = importlib.import_module(f"{role}.service")
     return run_process(lambda stop: service.run(config, stop))
 
 
-def _require_extra(role: Role) -> None:
+def require_extra(role: Role) -> None:
+    """Check that a role's packages are installed.
+
+    Raises:
+        MissingExtra: one of them is missing.
+    """
     package = _NEEDS.get(role)
     if package is not None and importlib.util.find_spec(package) is None:
         raise MissingExtra(

@@ -117,7 +117,10 @@ def _toml_value(text: str) -> Any:
 
 
 def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, str]]:
-    """Return every key of a configuration class as (dotted key, default as JSON, meaning), including its sections."""
+    """Return every key of a configuration class as (dotted key, default as JSON, meaning), including its sections.
+
+    The default of a key that must be given is the text "required".
+    """
     rows: list[tuple[str, str, str]] = []
     for name, field in cls.model_fields.items():
         key = f"{prefix}{name}"
@@ -125,7 +128,7 @@ def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, 
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             rows.extend(describe(annotation, prefix=f"{key}."))
             continue
-        default = field.get_default(call_default_factory=True)
+        default = "required" if field.is_required() else field.get_default(call_default_factory=True)
         shown = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
         rows.append((key, json.dumps(shown, default=str), " ".join((field.description or "").split())))
     return rows

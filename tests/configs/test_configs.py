@@ -94,6 +94,7 @@ ROLES = {
     "learner.toml": "learner",
     "origin.toml": "peer",
     "peer.toml": "peer",
+    "sft.toml": "sft",
 }
 
 #: Not of a process: what `rollcast capacity` plans for (tests/capacity/questions/test_scenario.py).

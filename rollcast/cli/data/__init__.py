@@ -1,1 +1,1 @@
-"""Define the commands that prepare data."""
+"""Define the commands that prepare data, and train on it before a run."""

@@ -53,17 +53,20 @@ class ChatTemplate:
         except TemplateError as error:
             raise ModelError("the model's chat template cannot be read", cause=str(error)[:300]) from None
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, answer_begins: bool = True) -> str:
         """Return the text of a conversation, up to where the model's answer begins.
 
         Most templates write the definitions of the tools into the system message.
+
+        Args:
+            answer_begins: whether an answer follows; False: the conversation ends with the last message.
 
         Raises:
             TaskError: the template refuses these messages, fails, or writes too much.
         """
         pieces: list[str] = []
         length = 0
-        given: dict[str, Any] = {"messages": [dict(one) for one in messages], "add_generation_prompt": True}
+        given: dict[str, Any] = {"messages": [dict(one) for one in messages], "add_generation_prompt": answer_begins}
         given["tools"] = [dict(one) for one in tools] or None
         try:
             for piece in self._template.generate(**self._arguments, **given):

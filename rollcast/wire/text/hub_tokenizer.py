@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,27 @@ class HubTokenizer:
         self._check(text)
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def render(self, messages: Sequence[Message], *, answer_begins: bool) -> str:
+        """Return a conversation in the chat template; see ChatTemplate.render.
+
+        Raises:
+            TaskError: the model has no chat template, or it cannot render these messages, or a message contains a
+                special token.
+        """
+        if self._template is None:
+            raise TaskError(
+                "the model has no chat template",
+                cause=f"there is none in {CHAT_TEMPLATE} or {TOKENIZER_CONFIG}, or it is switched off",
+                fix="use prompts and completions, or another model",
+            )
+        for text in texts_of(messages):
+            self._check(text)
+        return self._template.render(messages, answer_begins=answer_begins)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Return the token ids of a part of a rendered conversation, whose special tokens are the template's own."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
     def decode(self, ids: Iterable[int]) -> str:
         """Decode token ids as HubDecoder does."""
         return self._decoder.decode(ids)
@@ -220,6 +241,18 @@ class HubTokenizer:
             "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
         }
         return json.dumps({"hub": record})
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield every text in a value of objects, lists and texts, such as messages with calls of tools."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from texts_of(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from texts_of(one)
 
 
 def known_ids(library: Any) -> frozenset[int]:

@@ -16,7 +16,7 @@ from learner.config import MeshConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.mesh import make_mesh
 from learner.training.micro_batches import FORWARD_ROWS, ForwardPasses, Gradients, Side, inputs, parts, rows_each
-from learner.training.packing import NO_VERSION, PackedBatch, TrainingRow, pack, pack_examples, share_rows
+from learner.training.packing import NO_VERSION, Example, PackedBatch, TrainingRow, pack, pack_examples, share_rows
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.policy.params import Params
 from rollcast.wire.ids import Epoch, PeerId, Version
@@ -106,11 +106,17 @@ def test_rollouts_that_do_not_fit_are_refused() -> None:
 
 
 def test_examples_train_on_their_answers() -> None:
-    packed = pack_examples([((2, 3), (4, 1)), ((2,), (1,))], time=4)
-    assert packed.tokens.tolist() == [[2, 3, 4, 1], [2, 1, 0, 0]]
-    assert packed.loss_mask.tolist() == [[False, False, True, True], [False, True, False, False]]
-    with pytest.raises(ValueError, match="an example has 5 tokens"):
-        pack_examples([((2, 3), (4, 5, 1))], time=4)
+    first, second = Example.of((2, 3), (4, 1)), Example.of((2,), (1,))
+    packed = pack_examples([[first, second], [second]], time=6, sequences_per_row=2)
+    assert packed.tokens.tolist() == [[2, 3, 4, 1, 2, 1], [2, 1, 0, 0, 0, 0]]
+    assert packed.segments.tolist() == [[1, 1, 1, 1, 2, 2], [1, 1, 0, 0, 0, 0]]
+    assert packed.positions.tolist() == [[0, 1, 2, 3, 0, 1], [0, 1, 0, 0, 0, 0]]
+    trained = np.array([[0, 0, 1, 1, 0, 1], [0, 1, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(packed.loss_mask, trained)
+    np.testing.assert_array_equal(packed.advantages, trained)
+    np.testing.assert_allclose(packed.weights, trained / 4)
+    with pytest.raises(ValueError, match="have 5 tokens, more than its 4"):
+        pack_examples([[Example.of((2, 3), (4, 5, 1))]], time=4)
 
 
 MESH = make_mesh(MeshConfig())

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from learner.config import LearnerConfig, WarmStartConfig
+from learner.training.packing import Example
 from learner.training.starting_model import (
     context_warnings,
     keep_small_files,
@@ -22,7 +23,7 @@ from learner.training.starting_model import (
     usual_rate_max,
 )
 from learner.training.trainer import Trainer
-from learner.training.warm_start import Example, warm_start
+from learner.training.warm_start import warm_start
 from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.config import ModelConfig
@@ -165,7 +166,7 @@ RIGHT, FLAWED = 5, 6
 
 
 def examples(count: int, flawed: bool) -> Sequence[Example]:
-    return [(PROMPTS[index % 2], (FLAWED if flawed else RIGHT, 1)) for index in range(count)]
+    return [Example.of(PROMPTS[index % 2], (FLAWED if flawed else RIGHT, 1)) for index in range(count)]
 
 
 def share_answering(params: Params, token: int) -> float:
