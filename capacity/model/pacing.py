@@ -21,6 +21,8 @@ from capacity.model.pacing_rules import (
     GroupYield,
 )
 
+_LENGTHS_AT_FIRST = 64  # after each of which their median is computed; then once in a learner step
+
 
 class Pace:
     """Measurements of a modelled fleet, and the work that they allow; times are seconds of the model's clock."""
@@ -36,6 +38,8 @@ class Pace:
         self._busy: deque[float] = deque(maxlen=PERIODS)
         self._spread: deque[float] = deque(maxlen=SPREAD_WINDOW)
         self._turnarounds: deque[float] = deque(maxlen=SPREAD_WINDOW)
+        self._lengths: deque[float] = deque(maxlen=SPREAD_WINDOW)
+        self.usual_tokens = 1.0  # median length of a rollout, in the unit of the lengths that are recorded
         self._spread_sorted: list[float] = []
         self._spread_of: dict[tuple[int, bool], float] = {}  # the quantiles asked for since they were last sorted
         self._lags: deque[float] = deque(maxlen=LAGS_WINDOW)
@@ -45,8 +49,11 @@ class Pace:
 
     # ---------------------------------------------------------------- measurements
 
-    def answered(self, per_s: float, load: int, turnaround_s: float) -> None:
-        """Record a rollout of a worker that generates ``per_s`` slots a second; 0: its speed is not known yet."""
+    def answered(self, per_s: float, load: int, turnaround_s: float, tokens: float) -> None:
+        """Record a rollout of so many tokens of a worker that generates ``per_s`` slots a second; 0: not known yet."""
+        self._lengths.append(tokens)
+        if len(self._lengths) < _LENGTHS_AT_FIRST:
+            self.usual_tokens = median(self._lengths)
         if per_s:
             self._spread.append(turnaround_s * per_s / load)
         self._turnarounds.append(turnaround_s)
@@ -80,6 +87,8 @@ class Pace:
     def _sort(self) -> None:
         self._spread_sorted = sorted(self._spread)
         self._spread_of = {}
+        if self._lengths:
+            self.usual_tokens = median(self._lengths)
         if self._lags:
             self._lag_steps = median(self._lags)
         turnarounds = sorted(self._turnarounds)

@@ -162,14 +162,15 @@ class FleetModel:
     def _revoke(self, group: Group) -> None:
         """Revoke the leases of a group that was dropped: its workers learn of it a message later.
 
-        The coordinator measures them as at least as slow as they were so far (Forecast.gave_up).
+        The coordinator measures those that have delivered nothing as at least as slow as they were so far
+        (Forecast.gave_up).
         """
         for worker in self._workers:
             held = [slot for slot in (*worker.running, *worker.waiting) if slot.group is group]
             for slot in held:
                 so_far_s = self._now - slot.issued_at
                 if so_far_s > self._pace.typical_s(worker.per_s, slot.load):
-                    worker.answered(slot.load, so_far_s, self._conduct)
+                    worker.gave_up(slot.load, so_far_s, self._pace.usual_tokens)
             if held:
                 self._after(self._conduct.t_notice_s, self._revoked, worker, group)
 
@@ -288,9 +289,9 @@ class FleetModel:
             self._dropped += 1
             self._book.vacate(slot)
             return
-        turnaround_s = self._now - slot.issued_at
-        self._pace.answered(worker.per_s, slot.load, turnaround_s)
-        worker.answered(slot.load, turnaround_s, self._conduct)
+        turnaround_s, tokens = self._now - slot.issued_at, worker.tokens(slot.length)
+        self._pace.answered(worker.per_s, slot.load, turnaround_s, tokens)
+        worker.answered(slot.load, turnaround_s, tokens, self._pace.usual_tokens)
         group.oldest = slot.version if group.oldest is None else min(group.oldest, slot.version)
         group.versions += slot.version
         group.unfilled -= 1

@@ -109,9 +109,12 @@ class ModelWorker:
     away: bool = False
     aside: bool = False
     virtual_s: float = 0.0
-    per_s: float = 0.0  # measured, in slots a second
+    per_s: float = 0.0  # measured, in slots of the usual length a second
     most: int = 0  # slots that it holds at most
-    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=SPEED_WINDOW))
+    most_ever: int = 0  # slots that it holds at most until its speed is known
+    ahead_s: float = 0.0  # seconds of work that it holds besides what it generates
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=SPEED_WINDOW))  # in tokens a second
+    delivers: bool = False  # it has delivered a rollout
 
     @property
     def holds(self) -> int:
@@ -125,15 +128,30 @@ class ModelWorker:
         return self.most - len(self.waiting) - len(self.running)
 
     def prefetches(self, conduct: Conduct) -> None:
-        """Take over how many slots it holds at most until its speed is known."""
-        self.most = int(conduct.prefetch_batches * self.concurrency)
+        """Take over how many slots it holds at most, and for how many seconds of work."""
+        self.most = self.most_ever = int(conduct.prefetch_batches * self.concurrency)
+        self.ahead_s = conduct.prefetch_s
 
-    def answered(self, load: int, turnaround_s: float, conduct: Conduct) -> None:
-        """Record the seconds that one of its slots took while it held ``load`` slots."""
-        self.speeds.append(load / turnaround_s)
-        self.per_s = per_s = median(self.speeds)
-        ahead = self.concurrency + math.ceil(per_s * conduct.prefetch_s)
-        self.most = min(int(conduct.prefetch_batches * self.concurrency), ahead)
+    def answered(self, load: int, turnaround_s: float, tokens: float, usual_tokens: float) -> None:
+        """Record the seconds that a slot of so many tokens took while it held ``load`` slots.
+
+        Args:
+            tokens, usual_tokens: in the same unit, whichever that is.
+        """
+        if not self.delivers:
+            self.speeds.clear()
+            self.delivers = True
+        self._measured(load * tokens / turnaround_s, usual_tokens)
+
+    def gave_up(self, load: int, so_far_s: float, usual_tokens: float) -> None:
+        """Record a slot that was revoked, of a worker that has delivered none: it would have taken at least as long."""
+        if not self.delivers:
+            self._measured(load * usual_tokens / so_far_s, usual_tokens)
+
+    def _measured(self, tokens_per_s: float, usual_tokens: float) -> None:
+        self.speeds.append(tokens_per_s)
+        self.per_s = per_s = median(self.speeds) / usual_tokens
+        self.most = min(self.most_ever, self.concurrency + math.ceil(per_s * self.ahead_s))
 
     def served(self, slots: int) -> None:
         """Count so many slots as its share of the work."""
@@ -174,9 +192,13 @@ class ModelWorker:
         self.waiting = kept
         return taken
 
+    def tokens(self, length: float) -> float:
+        """Return the tokens of a slot of this length, in means of all lengths."""
+        return self.shape[int(length * len(self.shape))]
+
     def slot_s(self, length: float) -> float:
         """Return the seconds that a slot of this length takes."""
-        return self.mean_s * self.shape[int(length * len(self.shape))]
+        return self.mean_s * self.tokens(length)
 
     def gives_up(self, group: Group, *, running: bool) -> None:
         """Give up the slots of a group that was dropped, ``running`` ones too."""

@@ -132,8 +132,7 @@ class Rollouts:
     def _store(self, event: RolloutReceived, attempt: Attempt, now: float) -> list[Action]:
         """Fill the slot, store the rollout, and close the other attempt at the slot, which came too late."""
         state, rollout = self._state, event.rollout
-        state.forecast.answered(attempt, now, rollout.generate_s)
-        state.forecast.completed(len(rollout.completion_token_ids))
+        state.forecast.answered(attempt, now, len(rollout.completion_token_ids), rollout.generate_s)
         if (attempt.group_id, attempt.sample_index) in state.partials.slots:
             state.partials.filled(attempt.group_id, attempt.sample_index)
         self._last_rollout += 1

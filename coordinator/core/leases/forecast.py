@@ -1,9 +1,11 @@
 """Estimate how long attempts, scoring and the learner's steps will take, from how long they took.
 
-A peer's speed is the median of load / turnaround over its newest attempts. The load is the slots that it held when the
-attempt was issued, or those that it generates at once if they are more. How far single attempts depart from their
-peer's speed is one distribution for all peers: lengths vary far more than machines do. All times are the core's clock
-in seconds.
+A peer's speed is the median of tokens x load / turnaround over its newest attempts. The load is the slots that it held
+when the attempt was issued, or those that it generates at once if they are more. Speeds are of tokens, because a peer
+that is given less work for a while ends its long rollouts last: in slots it would seem slow, be given still less, and
+never be measured again. A speed in slots is that speed over the usual length, the median of all peers' rollouts. How
+far single attempts depart from their peer's speed is one distribution for all peers: lengths vary far more than
+machines do. All times are the core's clock in seconds.
 """
 
 from __future__ import annotations
@@ -70,27 +72,38 @@ class _Sorted:
 
 
 class _Speed:
-    """Speed of one peer in slots per second; 0 before the first measurement."""
+    """Speed of one peer in tokens per second; 0 before the first measurement."""
 
-    __slots__ = ("_samples", "measured_at", "per_s")
+    __slots__ = ("_samples", "is_bound", "measured_at", "tokens_per_s")
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=SPEED_WINDOW)
-        self.per_s = 0.0
+        self.tokens_per_s = 0.0
         self.measured_at = 0.0
+        self.is_bound = True
+        """Whether no rollout was measured, only attempts that ended without one."""
 
     @property
     def is_settled(self) -> bool:
         """Whether the median is over as many attempts as it will ever be."""
         return len(self._samples) == SPEED_WINDOW
 
-    def add(self, per_s: float, now: float) -> bool:
-        """Add a measurement. Returns whether there was one before."""
-        known = bool(self._samples)
-        self._samples.append(per_s)
-        self.per_s = sorted(self._samples)[len(self._samples) // 2]
+    def add(self, tokens_per_s: float, now: float) -> None:
+        """Add a rollout's speed."""
+        if self.is_bound:
+            self._samples.clear()
+            self.is_bound = False
+        self._add(tokens_per_s, now)
+
+    def bound(self, tokens_per_s: float, now: float) -> None:
+        """Add the speed that an attempt without a rollout did not exceed; the first rollout replaces it."""
+        if self.is_bound:
+            self._add(tokens_per_s, now)
+
+    def _add(self, tokens_per_s: float, now: float) -> None:
+        self._samples.append(tokens_per_s)
+        self.tokens_per_s = sorted(self._samples)[len(self._samples) // 2]
         self.measured_at = now
-        return known
 
 
 class Forecast:
@@ -116,25 +129,35 @@ class Forecast:
 
     # ---------------------------------------------------------------- measurements
 
-    def answered(self, attempt: Attempt, now: float, generate_s: float = 0.0) -> None:
-        """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``."""
+    def answered(self, attempt: Attempt, now: float, tokens: int, generate_s: float = 0.0) -> None:
+        """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``.
+
+        Args:
+            tokens: length of the completion, with the part that the peer was given to continue.
+        """
+        self._length_tokens.add(float(tokens))
         if not attempt.load:
             return  # an earlier coordinator issued it, at a time that is not known
         # A peer may report anything, but it cannot have generated for longer than it held the attempt.
         self._generate_s.append(min(generate_s, now - attempt.issued_at))
         turnaround_s = max(now - attempt.issued_at, 1e-6)
         speed = self._speed(attempt.peer_id)
-        expected_s = attempt.load / speed.per_s if speed.per_s else 0.0
-        if speed.add(attempt.load / turnaround_s, now):
-            self._spread.add(turnaround_s / expected_s)
+        if not speed.is_bound:
+            self._spread.add(turnaround_s * speed.tokens_per_s / (attempt.load * self._usual_tokens))
+        given = sum(len(segment.token_ids) for segment in attempt.prefix or ())
+        speed.add(max(1, tokens - given) * attempt.load / turnaround_s, now)
         self._turnaround_s.add(turnaround_s)
 
     def gave_up(self, attempt: Attempt, now: float) -> None:
-        """Measure an attempt that ended without a rollout: it would have taken at least as long."""
+        """Measure an attempt that ended without a rollout: it would have taken at least as long.
+
+        Its length is not known. Of a peer that has delivered rollouts it says nothing, because long ones end this way;
+        a peer that never delivers one is taken to be as slow as if they had the usual length.
+        """
         so_far_s = now - attempt.issued_at
         typical_s = self.typical_s(attempt.peer_id, attempt.load, now)
         if attempt.load and typical_s is not None and so_far_s > typical_s:
-            self._speed(attempt.peer_id).add(attempt.load / so_far_s, now)
+            self._speed(attempt.peer_id).bound(attempt.load * self._usual_tokens / so_far_s, now)
 
     def _speed(self, peer_id: PeerId) -> _Speed:
         speed = self._speeds.pop(peer_id, None) or _Speed()
@@ -146,10 +169,6 @@ class Forecast:
     def scored(self, seconds: float) -> None:
         """Measure how many seconds after its receipt a rollout was scored."""
         self._scoring_s.add(seconds)
-
-    def completed(self, tokens: int) -> None:
-        """Measure the length of a rollout that was received, in completion tokens."""
-        self._length_tokens.add(float(tokens))
 
     def version_came(self, version: Version, now: float) -> None:
         """Measure how old a version is when a peer that had an older one holds it."""
@@ -201,14 +220,21 @@ class Forecast:
         return percentile_of(self._generate_s, 90)
 
     @property
+    def _usual_tokens(self) -> float:
+        """Median length of a rollout in tokens; 1 before the first one."""
+        return self._length_tokens.quantile(0.5) or 1.0
+
+    @property
     def steps_timed(self) -> int:
         """Number of learner steps from which its pace was measured."""
         return len(self._periods)
 
     def slots_per_s(self, peer_id: PeerId, now: float) -> float | None:
-        """Return the peer's speed in slots per second; None if it was not measured lately."""
+        """Return the peer's speed in slots of the usual length per second; None if it was not measured lately."""
         speed = self._speeds.get(peer_id)
-        return None if speed is None or now - speed.measured_at > _DISCARD_AFTER_S else speed.per_s
+        if speed is None or now - speed.measured_at > _DISCARD_AFTER_S:
+            return None
+        return speed.tokens_per_s / self._usual_tokens
 
     def is_settled(self, peer_id: PeerId) -> bool:
         """Whether the peer's speed is the median of enough attempts; its first ones include its startup."""

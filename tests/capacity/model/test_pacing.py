@@ -14,7 +14,7 @@ from capacity.model.staleness import staleness_needed
 
 def measured(pace: Pace, turnaround_s: float = 60.0) -> Pace:
     for _ in range(40):
-        pace.answered(1.0 / turnaround_s, 1, turnaround_s)
+        pace.answered(1.0 / turnaround_s, 1, turnaround_s, 1.0)
     return pace
 
 

@@ -34,13 +34,14 @@ from coordinator.core.events.events import (
     Tick,
     WorkRequested,
 )
-from rollcast.wire.ids import LeaseId, PeerId, Step
-from rollcast.wire.rollouts import LeaseGrant
-from tests.coordinator.core_world import announced, held, joined, prompt, received, rollout, settings
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
+from rollcast.wire.rollouts import LeaseGrant, Segment
+from tests.coordinator.core_world import SAMPLING, announced, held, joined, prompt, received, rollout, settings
 
 TICK_S = 1.0
 AFTERWARDS = 8  # steps that the run would still have: at its end it begins no group more than it needs
 P90 = 1.2816  # of the normal distribution
+TOKENS_A_SECOND = 1.0  # of a slot at speed 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,7 @@ class ClosedLoop:
             "heartbeat_timeout_s": 1e9,
             "validate_every_event": False,
             "prompts_ahead_max": 10_000,
+            "sampling": replace(SAMPLING, max_new_tokens=10_000),
         }
         self.core = CoordinatorCore(settings(**(values | scenario.core)))
         self.now = 0.0
@@ -265,7 +267,9 @@ class ClosedLoop:
         peer.busy_s += took_s
         if lease.lease_id not in peer.revoked:
             self._uploads += 1
-            item = replace(rollout(lease, index, version=version, peer=peer.peer_id), generate_s=took_s)
+            tokens = (5,) * max(1, round(took_s * peer.speed * TOKENS_A_SECOND) - 1) + (1,)
+            segment = Segment("assistant", Epoch(0), Version(version), peer.peer_id, tokens, b"\x01" * len(tokens))
+            item = replace(rollout(lease, index), segments=(segment,), generate_s=took_s)
             self.handle(received(peer.peer_id, self._uploads, item))
         self._begin(peer)
         self._ask(peer)

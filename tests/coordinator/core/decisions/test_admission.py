@@ -21,7 +21,7 @@ def world(*, turnaround_s: float, **changes: Any) -> World:
     state = made.core._state
     for number in range(64):
         one = Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId("a"), 1e9, load=2)
-        state.forecast.answered(one, turnaround_s)
+        state.forecast.answered(one, turnaround_s, 100)
     for step in range(4):
         state.forecast.learner(60.0 * step, recorded=step, waits=True)
         state.forecast.learner(60.0 * step, recorded=step + 1, waits=False)

@@ -169,7 +169,8 @@ def test_a_lease_names_the_version_that_its_peer_was_chosen_for() -> None:
     world.start("a")
     state, forecast = world.core._state, world.core._state.forecast
     for number in range(64):
-        forecast.answered(Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId("a"), 1e9, load=2), 180.0)
+        one = Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId("a"), 1e9, load=2)
+        forecast.answered(one, 180.0, 100)
     for step in range(4):
         forecast.learner(60.0 * step, recorded=step, waits=False)
     state.batches.skip_to(Step(3))

@@ -18,7 +18,7 @@ def world(*, slow_s: float, **changes: Any) -> World:
     for name, seconds in (("slow", slow_s), ("quick", 10.0)):
         for number in range(64):
             one = Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId(name), 1e9, load=2)
-            forecast.answered(one, seconds)
+            forecast.answered(one, seconds, 100)
     made.handle(BatchRequested(Step(0)))
     made.handle(wants("slow", 2))
     made.handle(wants("quick", 2))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.core.leases.batches import Usefulness
 from coordinator.core.leases.forecast import LENGTHS_NEEDED, Forecast, _Sorted
 from coordinator.core.leases.groups import Attempt
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Version
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
+from rollcast.wire.rollouts import Segment
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -19,7 +22,7 @@ def attempt(peer: PeerId, *, load: int = 4, issued_at: float = 0.0) -> Attempt:
 def measured(seconds: list[float], peer: PeerId = A) -> Forecast:
     forecast = Forecast()
     for taken in seconds:
-        forecast.answered(attempt(peer), taken)
+        forecast.answered(attempt(peer), taken, 100)
     return forecast
 
 
@@ -32,9 +35,32 @@ def test_speed_is_load_over_turnaround() -> None:
     assert forecast.slots_per_s(A, 1e5) is None, "too long ago"
 
 
+def test_a_peer_that_ends_its_long_rollouts_last_is_not_slow() -> None:
+    """Else pacing gives it less and less work, and what it still holds is measured as slower and slower."""
+    forecast = Forecast()
+    for number in range(128):
+        forecast.answered(attempt(A), 1.0 + number % 9, 100 + 100 * (number % 9))
+    before = forecast.slots_per_s(A, 10.0)
+    assert before == pytest.approx(4 / 5.0)
+    for _ in range(16):
+        forecast.answered(attempt(A), 50.0, 5000)
+    assert forecast.slots_per_s(A, 50.0) == pytest.approx(before)
+    for _ in range(16):
+        forecast.answered(attempt(A), 50.0, 500)
+    assert forecast.slots_per_s(A, 50.0) == pytest.approx(4 / 50.0), "now it is"
+
+
+def test_only_what_an_attempt_generated_itself_counts_for_its_peers_speed() -> None:
+    given = Segment("assistant", Epoch(0), Version(0), B, (2,) * 60, b"\x01" * 60)
+    forecast = measured([10.0] * 40)
+    for _ in range(16):
+        forecast.answered(replace(attempt(B), prefix=(given,)), 4.0, 100)
+    assert forecast.slots_per_s(B, 10.0) == pytest.approx(0.4)
+
+
 def test_attempts_of_an_earlier_coordinator_are_not_measured() -> None:
     forecast = Forecast()
-    forecast.answered(attempt(A, load=0), 10.0)
+    forecast.answered(attempt(A, load=0), 10.0, 100)
     assert forecast.slots_per_s(A, 10.0) is None
 
 
@@ -54,6 +80,9 @@ def test_attempts_that_end_late_count_as_slow() -> None:
     for _ in range(20):
         forecast.gave_up(attempt(B), 100.0)
     assert forecast.slots_per_s(B, 100.0) == pytest.approx(0.04)
+    forecast.answered(attempt(B), 20.0, 100)
+    forecast.gave_up(attempt(B), 1000.0)
+    assert forecast.slots_per_s(B, 1000.0) == pytest.approx(0.2), "what it delivers says more"
 
 
 def learner(forecast: Forecast, steps: int, *, waits_s: float, stale: int = 0, since: int = 0) -> None:
@@ -175,8 +204,8 @@ def test_a_group_is_under_way_for_as_long_as_its_longest_sample() -> None:
 def test_lengths_are_described_once_there_are_enough() -> None:
     forecast = Forecast()
     for tokens in range(1, LENGTHS_NEEDED):
-        forecast.completed(tokens)
+        forecast.answered(attempt(A), 1.0, tokens)
     assert forecast.length_quantiles(4) == ()
     for tokens in range(LENGTHS_NEEDED, 513):
-        forecast.completed(tokens)
+        forecast.answered(attempt(A), 1.0, tokens)
     assert forecast.length_quantiles(4) == pytest.approx((64.0, 192.0, 320.0, 448.0), abs=1.0)
