@@ -9,7 +9,11 @@ TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 ROLLCAST_VLLM_PYTHON ?= .venv-vllm/bin/python
 VLLM_RELEASE = 0.32.0
 
-.PHONY: demo test unit lint test-vllm interop proto screenshots release clean
+# An interpreter that has the package verifiers, for make test-verifiers; without one .venv-verifiers is made (0.6 GB).
+ROLLCAST_VERIFIERS_PYTHON ?= .venv-verifiers/bin/python
+VERIFIERS_RELEASE = 0.4.0
+
+.PHONY: demo test unit lint test-vllm test-verifiers interop proto screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
@@ -34,6 +38,10 @@ interop: .venv/.installed-dev
 # The vllm engine with a real vLLM, on the processor.
 test-vllm: .venv/.installed-dev $(if $(findstring .venv-vllm/,$(ROLLCAST_VLLM_PYTHON)),.venv-vllm/.installed)
 	ROLLCAST_VLLM_PYTHON=$(abspath $(ROLLCAST_VLLM_PYTHON)) .venv/bin/python -m pytest -n 0 -m vllm
+
+# Environments of the package verifiers.
+test-verifiers: .venv/.installed-dev $(if $(findstring .venv-verifiers/,$(ROLLCAST_VERIFIERS_PYTHON)),.venv-verifiers/.installed)
+	ROLLCAST_VERIFIERS_PYTHON=$(abspath $(ROLLCAST_VERIFIERS_PYTHON)) .venv/bin/python -m pytest -n 0 -m verifiers
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
@@ -68,5 +76,11 @@ release: .venv/.installed-dev
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+.venv-verifiers/.installed:
+	@echo "installing verifiers $(VERIFIERS_RELEASE) into .venv-verifiers (a minute, 0.6 GB)"
+	$(PYTHON) -m venv .venv-verifiers
+	.venv-verifiers/bin/python -m pip install --quiet --disable-pip-version-check verifiers==$(VERIFIERS_RELEASE)
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-vllm .venv-verifiers .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 LINE_BYTES_MAX = 32 << 20
 LINES_AHEAD_MAX = 2  # lines read ahead while one is worked on
@@ -25,17 +25,25 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Pipe:
-    """The pipe to the parent. What libraries print goes to stderr from here on."""
+    """The pipe to the parent. What libraries print goes to stderr from here on.
 
-    def __init__(self) -> None:
-        _die_with_parent()
+    Args:
+        dies_with_parent: whether the kernel kills this process with its parent, at once.
+    """
+
+    def __init__(self, *, dies_with_parent: bool = True) -> None:
+        if dies_with_parent:
+            _die_with_parent()
         self._answers = os.dup(1)
         os.dup2(2, 1)
         self._lines: queue.Queue[bytes] = queue.Queue(LINES_AHEAD_MAX)
 
-    def listen(self, heard: Callable[[bytes], None] | None = None) -> None:
-        """Read lines in a thread, for ``receive``, or for ``heard``, which is called in that thread."""
-        put = heard or self._lines.put
+    def listen(self, heard: Callable[[bytes | None], None] | None = None) -> None:
+        """Read lines in a thread, for ``receive``, or for ``heard``, which is called in that thread.
+
+        When stdin ends, ``heard`` is called with None; without ``heard`` the process ends.
+        """
+        put = heard or self._put
         threading.Thread(target=_read_lines, args=(put,), name="stdin", daemon=True).start()
 
     def receive(self) -> Any:
@@ -48,6 +56,11 @@ class Pipe:
         while data:
             data = data[os.write(self._answers, data) :]
 
+    def _put(self, line: bytes | None) -> None:
+        if line is None:
+            os._exit(0)
+        self._lines.put(line)
+
 
 def keep_quiet() -> None:
     """Keep libraries' warnings about what they are given out of the log."""
@@ -56,13 +69,13 @@ def keep_quiet() -> None:
     logging.disable(logging.WARNING)
 
 
-def _read_lines(put: Callable[[bytes], None]) -> NoReturn:
+def _read_lines(put: Callable[[bytes | None], None]) -> None:
     """Read lines in a thread, which notices the end of stdin even while the main thread works."""
-    while True:
-        line = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
+    while line := sys.stdin.buffer.readline(LINE_BYTES_MAX + 1):
         if not line.endswith(b"\n"):
-            os._exit(0 if not line else 1)
+            os._exit(1)
         put(line)
+    put(None)
 
 
 def _die_with_parent() -> None:

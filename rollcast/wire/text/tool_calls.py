@@ -35,24 +35,39 @@ def format_of_template(source: str) -> ToolFormat:
     return "llama" if "<tool_call>" not in source and '"parameters"' in source else "hermes"
 
 
-def parse_tool_calls(text: str, form: ToolFormat) -> tuple[ToolCall, ...]:
-    """Return the calls of an assistant turn, in order; what is not a whole call is text like any other.
+@dataclass(frozen=True, slots=True)
+class ParsedTurn:
+    """The parts of an assistant turn: its thoughts, its calls in order, and the rest of its text."""
+
+    reasoning: str
+    content: str
+    calls: tuple[ToolCall, ...]
+
+
+def parse_turn(text: str, form: ToolFormat) -> ParsedTurn:
+    """Return the parts of an assistant turn; what is not a whole call is text like any other.
 
     A call within a thinking block is a thought, and is not made.
     """
-    said = _after_thinking(text)
+    reasoning, said = _split_thoughts(text)
     if form == "hermes":
         found = [match.group(1) for match in _HERMES.finditer(said)]
+        content = _HERMES.sub("", said)
     else:
         found = [said.strip().removeprefix(_PYTHON_TAG)]
-    calls = (_call(one) for one in found[:CALLS_MAX])
-    return tuple(one for one in calls if one is not None)
+        content = said
+    calls = tuple(call for one in found[:CALLS_MAX] if (call := _call(one)) is not None)
+    if form == "llama" and calls:
+        content = ""
+    return ParsedTurn(reasoning, content.strip(), calls)
 
 
-def _after_thinking(text: str) -> str:
-    """Return what follows the last thinking block; empty if the turn ended before its thoughts did."""
-    _, ended, said = text.rpartition(_THINK_END)
-    return said if ended else text.partition(_THINK_START)[0]
+def _split_thoughts(text: str) -> tuple[str, str]:
+    """Return the thoughts and what follows them, which is empty if the turn ended before its thoughts did."""
+    thoughts, ended, said = text.rpartition(_THINK_END)
+    if not ended:
+        said, _, thoughts = text.partition(_THINK_START)
+    return thoughts.strip().removeprefix(_THINK_START).strip(), said
 
 
 def _call(text: str) -> ToolCall | None:

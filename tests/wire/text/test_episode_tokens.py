@@ -12,7 +12,7 @@ from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.chat_template import Message
 from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
 from rollcast.wire.text.tokenizer import Tokenizer
-from rollcast.wire.text.tool_calls import ToolCall, format_of_template, parse_tool_calls
+from rollcast.wire.text.tool_calls import ParsedTurn, ToolCall, format_of_template, parse_turn
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 from tests.wire.text.published_templates import PUBLISHED, Published
 
@@ -103,8 +103,8 @@ def test_an_episode_with_tool_calls_is_what_the_template_renders(published: Publ
     for started in PUBLISHED:  # a text begins once
         if started.bos:
             assert episode.text().count(started.bos) == whole.count(started.bos)
-    assert [one.name for one in parse_tool_calls(call, tokenizer.tool_format)] == ["add"]
-    assert parse_tool_calls(call, tokenizer.tool_format)[0].arguments == {"a": 12, "b": 34}
+    assert [one.name for one in parse_turn(call, tokenizer.tool_format).calls] == ["add"]
+    assert parse_turn(call, tokenizer.tool_format).calls[0].arguments == {"a": 12, "b": 34}
 
 
 def _without_newlines(text: str) -> str:
@@ -211,7 +211,7 @@ def test_a_template_that_leaves_out_turns_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_calls_in_the_format_of_qwen(text: str, names: str) -> None:
-    assert "".join(one.name for one in parse_tool_calls(text, "hermes")) == names
+    assert "".join(one.name for one in parse_turn(text, "hermes").calls) == names
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_calls_in_the_format_of_qwen(text: str, names: str) -> None:
     ],
 )
 def test_calls_in_the_format_of_llama(text: str, calls: tuple[ToolCall, ...]) -> None:
-    assert parse_tool_calls(text, "llama") == calls
+    assert parse_turn(text, "llama").calls == calls
 
 
 def test_the_format_follows_from_the_template() -> None:
@@ -233,3 +233,27 @@ def test_the_format_follows_from_the_template() -> None:
         "qwen3": "hermes",
         "llama3.1": "llama",
     }
+
+
+A = ToolCall("a", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<think>\nTwo.\n</think>\n\n46", ParsedTurn("Two.", "46", ())),
+        ("Two.</think>46", ParsedTurn("Two.", "46", ())),  # the template itself began the thoughts
+        ("<think>Two", ParsedTurn("Two", "", ())),
+        (
+            'I add. <tool_call>{"name": "a", "arguments": {}}</tool_call>',
+            ParsedTurn("", "I add.", (ToolCall("a", {}),)),
+        ),
+        ("46", ParsedTurn("", "46", ())),
+    ],
+)
+def test_thoughts_calls_and_the_rest_are_told_apart(text: str, parts: ParsedTurn) -> None:
+    assert parse_turn(text, "hermes") == parts
+
+
+def test_a_call_in_the_format_of_llama_is_the_whole_turn() -> None:
+    assert parse_turn('{"name": "a", "parameters": {}}', "llama") == ParsedTurn("", "", (ToolCall("a", {}),))

@@ -1,0 +1,149 @@
+"""Run a worker: play the episodes that the pool asks for, in JSON lines over stdin and stdout.
+
+    -> {"kind": "gym" | "verifiers", "settings": {...}, "timeout_s": 10}
+    <- {"ready": true, "games_at_once": 1, "problem_count": null}     or {"refused": {"what", "cause", "fix"}}
+    -> {"id": 1, "do": "open", "episode": 7, "seed": 123}
+    <- {"id": 1, "messages": [...], "tools": [...]}
+    -> {"id": 2, "do": "step", "episode": 7, "text", "content", "reasoning", "calls", "last"}
+    <- {"id": 2, "messages": [...], "reward": 0.0, "done": false}
+    -> {"id": 3, "do": "demonstrate", "episode": 7}
+    <- {"id": 3, "text": "..."}
+    -> {"id": 4, "do": "close", "episode": 7}
+    <- {"id": 4}
+
+Instead of an answer there may be {"id", "failed": the end of a traceback}. When stdin
+ends, every game is closed, and the process ends after CLOSE_TIMEOUT_S at the latest.
+
+The worker may run in the interpreter of another virtual environment, so that it imports the standard library, what the
+environment needs, and from us only modules that import no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import threading
+import traceback
+from typing import Any
+
+from coordinator.environments.games import Game, Games, Turn
+from coordinator.environments.gym import GymGames
+from coordinator.verifiers.child import Pipe, keep_quiet
+from rollcast.runtime.errors import TaskError
+
+CLOSE_TIMEOUT_S = 10.0
+FAILURE_LENGTH_MAX = 2_000  # characters of a traceback: its end says the most
+
+
+def main() -> int:
+    """Serve until stdin ends."""
+    pipe = Pipe(dies_with_parent=False)  # games have to be closed, even if the coordinator was killed
+    keep_quiet()
+    hello = json.loads(sys.stdin.buffer.readline())
+    try:
+        games = _games(hello["kind"], hello["settings"])
+    except TaskError as error:
+        pipe.send({"refused": {"what": error.what, "cause": error.cause, "fix": error.fix}})
+        return 1
+    asyncio.run(_serve(pipe, games, float(hello["timeout_s"])))
+    return 0
+
+
+def _games(kind: str, settings: dict[str, Any]) -> Games:
+    if kind == "gym":
+        return GymGames(**settings)
+    from coordinator.environments.verifiers_package import VerifiersGames  # which needs the package
+
+    return VerifiersGames(**settings)
+
+
+async def _serve(pipe: Pipe, games: Games, timeout_s: float) -> None:
+    loop, requests = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+    worker = Worker(games, timeout_s)
+
+    def put(line: bytes | None) -> None:
+        if line is None:  # game code that never yields must not keep the process
+            _end_in(CLOSE_TIMEOUT_S)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(requests.put_nowait, line)
+
+    pipe.send({"ready": True, "games_at_once": games.games_at_once, "problem_count": games.problem_count})
+    pipe.listen(put)
+    tasks: set[asyncio.Task[None]] = set()
+    while (line := await requests.get()) is not None:
+        task = asyncio.create_task(_answer(pipe, worker, json.loads(line)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    for task in tasks:
+        task.cancel()
+    await worker.close()
+
+
+def _end_in(seconds: float) -> None:
+    timer = threading.Timer(seconds, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+
+
+async def _answer(pipe: Pipe, worker: Worker, request: dict[str, Any]) -> None:
+    try:
+        answer = await worker.handle(request)
+    except Exception as error:  # the environment may raise anything
+        text = "".join(traceback.format_exception(error))[-FAILURE_LENGTH_MAX:]
+        answer = {"failed": text}
+    pipe.send({"id": request["id"], **answer})
+
+
+class Worker:
+    """The games that are open.
+
+    Args:
+        timeout_s: the longest that one request may take.
+    """
+
+    def __init__(self, games: Games, timeout_s: float) -> None:
+        self._games = games
+        self._timeout_s = timeout_s
+        self._open: dict[int, Game] = {}
+
+    async def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request and return its answer; whatever the environment raises is raised."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._handle(request)
+        except TimeoutError as error:
+            raise TimeoutError(f"{request['do']} took longer than {self._timeout_s:g} s") from error
+
+    async def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        episode = request["episode"]
+        match request["do"]:
+            case "open":
+                game = self._open[episode] = self._games.new()
+                start = await game.reset(request["seed"])
+                return {"messages": list(start.messages), "tools": list(start.tools)}
+            case "step":
+                given = {name: request[name] for name in ("text", "content", "reasoning", "calls", "last")}
+                reply = await self._open[episode].step(Turn(**given))
+                return {"messages": list(reply.messages), "reward": reply.reward, "done": reply.done}
+            case "demonstrate":
+                return {"text": await self._open[episode].demonstrate()}
+            case "close":
+                if episode in self._open:
+                    await self._open.pop(episode).close()
+                return {}
+        raise ValueError(f"no request is called {request['do']!r}")
+
+    async def close(self) -> None:
+        """Close every game, and what they share; errors are written to stderr."""
+        for closing in (*(game.close for game in self._open.values()), self._games.close):
+            try:
+                await closing()
+            except Exception:
+                traceback.print_exc()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.environments.answers import EnvironmentFailed
+from coordinator.environments.games import Reply, Start, Turn
+from coordinator.environments.pool import EnvironmentPool
+from coordinator.environments.process import EnvironmentSpec
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.ids import EpisodeId
+
+GAMES = Path(__file__).with_name("scripted_game.py")
+CALL = {"name": "add", "arguments": {"numbers": [1, 2]}}
+
+
+def spec(name: str = "ScriptedGame", timeout_s: float = 60.0, **parameters: Any) -> EnvironmentSpec:
+    return EnvironmentSpec("gym", {"path": f"{GAMES}:{name}", "parameters": parameters}, timeout_s)
+
+
+def turn(text: str, *calls: Mapping[str, Any]) -> Turn:
+    return Turn(text, text, "", calls, last=False)
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[EnvironmentPool]:
+    """A pool of one worker, so that a test knows which games share it."""
+    pool = EnvironmentPool({"scripted": spec(folder=str(tmp_path)), "tools": spec("AsyncGame")}, 1, 8)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+def closed(folder: Path) -> list[str]:
+    return sorted(path.name.split("-")[1] for path in folder.glob("closed-*"))
+
+
+async def test_an_episode_from_its_seed_to_its_end(pool: EnvironmentPool, tmp_path: Path) -> None:
+    episode, other = EpisodeId(1), EpisodeId(2)
+    assert await pool.open(episode, "scripted", 7) == Start(({"role": "user", "content": "game 7"},), ())
+    await pool.open(other, "scripted", 8)
+    assert await pool.step(episode, turn("a")) == Reply(({"role": "user", "content": "7: a"},), 0.5, False)
+    assert (await pool.step(other, turn("print"))).messages[0]["content"] == "8: print"
+    assert await pool.step(episode, turn("end")) == Reply(({"role": "user", "content": "7: a end"},), 0.5, True)
+    await pool.close_episode(episode)
+    await pool.close_episode(episode)
+    assert closed(tmp_path) == ["7"]
+    await pool.close()
+    assert closed(tmp_path) == ["7", "8"]
+    assert not pool.pids
+
+
+async def test_tools_get_the_calls_and_answer_as_tools(pool: EnvironmentPool) -> None:
+    episode = EpisodeId(1)
+    start = await pool.open(episode, "tools", 3)
+    assert [one["role"] for one in start.messages] == ["system", "user"]
+    assert start.tools[0]["function"]["name"] == "add"
+    assert await pool.step(episode, turn("I add", CALL)) == Reply(({"role": "tool", "content": "3"},), 0.0, False)
+    assert await pool.step(episode, turn("3")) == Reply((), 1.0, True)
+
+
+async def test_a_worker_that_dies_costs_a_retry_and_no_episode(pool: EnvironmentPool) -> None:
+    """The game that ended its worker is played again, and so are the others that it had."""
+    episode, other = EpisodeId(1), EpisodeId(2)
+    await asyncio.gather(pool.open(episode, "scripted", 7), pool.open(other, "scripted", 8))
+    before = await pool.step(other, turn("a"))
+    assert (await pool.step(episode, turn("die once"))).messages[0]["content"] == "7: die once"
+    assert before.messages[0]["content"] == "8: a"
+    assert (await pool.step(other, turn("b"))).messages[0]["content"] == "8: a b"
+    assert pool.replayed == 2
+
+
+async def test_a_game_that_always_ends_its_worker_has_failed(pool: EnvironmentPool) -> None:
+    episode, other = EpisodeId(1), EpisodeId(2)
+    await asyncio.gather(pool.open(episode, "scripted", 7), pool.open(other, "scripted", 8))
+    with pytest.raises(EnvironmentFailed, match="2 workers died or hung at this turn") as failure:
+        await pool.step(episode, turn("die"))
+    assert not failure.value.retryable
+    assert len(pool) == 1
+    assert (await pool.step(other, turn("a"))).messages[0]["content"] == "8: a"
+
+
+async def test_a_game_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.environments.process.HANG_GRACE_S", 0.0)
+    pool = EnvironmentPool({"scripted": spec(timeout_s=5.0, folder=str(tmp_path))}, 1, 8)
+    await pool.start()
+    episode = EpisodeId(1)
+    await pool.open(episode, "scripted", 7)
+    assert (await pool.step(episode, turn("hang once"))).messages[0]["content"] == "7: hang once"
+    await pool.close()
+
+
+async def test_a_replayed_game_must_answer_as_before(pool: EnvironmentPool) -> None:
+    episode, other = EpisodeId(1), EpisodeId(2)
+    await asyncio.gather(pool.open(episode, "scripted", 7), pool.open(other, "scripted", 8))
+    await pool.step(episode, turn("forget"))
+    await pool.step(other, turn("die once"))
+    with pytest.raises(EnvironmentFailed, match="follow from its seed") as failure:
+        await pool.step(episode, turn("a"))
+    assert failure.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "retryable"),
+    [
+        ("raise", "ValueError: the policy wanted it", True),
+        ("three", r"instead of \(observation, reward, done\)", True),
+        ("nan", "not a finite number", True),
+        ("long", "more than 1048576 characters", False),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_is_a_failure(
+    pool: EnvironmentPool, tmp_path: Path, said: str, why: str, retryable: bool
+) -> None:
+    """It is not a reward of 0; the game is closed, and the worker goes on."""
+    (pid,) = [one.process.pid for one in pool._lanes["scripted"]]
+    await pool.open(EpisodeId(1), "scripted", 7)
+    with pytest.raises(EnvironmentFailed, match=why) as failure:
+        await pool.step(EpisodeId(1), turn(said))
+    assert failure.value.retryable == retryable
+    assert closed(tmp_path) == ["7"]
+    assert (await pool.open(EpisodeId(2), "scripted", 9)).messages[0]["content"] == "game 9"
+    assert pid in pool.pids
+    with pytest.raises(EnvironmentFailed, match="not open"):
+        await pool.step(EpisodeId(1), turn("a"))
+
+
+async def test_what_is_not_there_fails(pool: EnvironmentPool) -> None:
+    with pytest.raises(EnvironmentFailed, match="no environment 'chess'"):
+        await pool.open(EpisodeId(1), "chess", 7)
+    await asyncio.gather(*(pool.open(EpisodeId(number), "tools", 1) for number in range(8)))
+    with pytest.raises(EnvironmentFailed, match="8 episodes are open") as failure:
+        await pool.open(EpisodeId(9), "tools", 1)
+    assert failure.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (f"{GAMES}:NoGame", "it has no reset and step"),
+        (f"{GAMES}:Chess", "AsyncGame, NoGame"),
+        ("/nowhere.py:Game", "is read as FILE.py:NAME"),
+        ("chess", "the entry points of rollcast.environments are none"),
+    ],
+)
+async def test_a_path_that_names_no_environment_is_explained(path: str, why: str) -> None:
+    pool = EnvironmentPool({"chess": EnvironmentSpec("gym", {"path": path, "parameters": {}}, 9.0)}, 1, 8)
+    with pytest.raises(TaskError) as error:
+        await pool.start()
+    assert why in str(error.value)
+    await pool.close()
