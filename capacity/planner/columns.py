@@ -20,6 +20,7 @@ Mask = NDArray[np.bool_]
 PRICE_LEVELS_MAX = 32  # most price levels of egress
 
 _PINS = {"": 0, "on": 1, "off": -1}
+_PER_WORKER = ("price", "upload", "download", "egress_usd_per_gb", "kept", "region", "active", "kind", "level")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +67,24 @@ class Columns:
         best_rate = rate[np.arange(len(rate)), best]
         return np.where(best_rate > 0, best, -1)[self.kind], best_rate[self.kind]
 
+    def only(self, places: Ints) -> Columns:
+        """Return the pool of these workers alone, in this order."""
+        kinds, kind = np.unique(self.kind[places], return_inverse=True)
+        changed: dict[str, Any] = {name: getattr(self, name)[places] for name in (*_PER_WORKER, "pin")}
+        return replace(
+            self,
+            workers=tuple(self.workers[place] for place in places.tolist()),
+            option_rate=self.option_rate[kinds],
+            option_s=self.option_s[kinds],
+            **(changed | {"kind": kind.reshape(-1)}),
+        )
+
     def with_copies(self, place: int, number: int) -> Columns:
         """Return the pool with so many more workers like this one, not pinned, under the id of this worker."""
         rows = np.append(np.arange(len(self)), np.full(number, place))
         pin = self.pin[rows]
         pin[len(self) :] = 0
-        per_worker = ("price", "upload", "download", "egress_usd_per_gb", "kept", "region", "active", "kind", "level")
-        changed: dict[str, Any] = {name: getattr(self, name)[rows] for name in per_worker}
+        changed: dict[str, Any] = {name: getattr(self, name)[rows] for name in _PER_WORKER}
         return replace(self, workers=(*self.workers, *[self.workers[place]] * number), pin=pin, **changed)
 
     def generation_times_s(self) -> Floats:

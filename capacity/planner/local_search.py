@@ -141,15 +141,17 @@ def weights_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Weights:
 
 
 def dropped(totals: Totals, chosen: Mask, order: np.ndarray) -> Mask:
-    """Return the set without the workers that no row needs, tried in this order."""
-    programme = totals.programme
+    """Return the set without the workers that no row needs, tried once each in this order."""
     chosen, sums = chosen.copy(), totals.of(chosen)
     usd = float(totals.usd_per_hour(sums[None, :])[0])
-    for place in order:
-        if not chosen[place] or programme.lower[place] > 0:
-            continue
-        without = sums - totals.features[place]
-        without_usd = float(totals.usd_per_hour(without[None, :])[0])
-        if without_usd <= usd and totals.feasible(without[None, :])[0]:
-            chosen[place], sums, usd = False, without, without_usd
+    places = order[chosen[order] & (totals.programme.lower[order] == 0)]
+    while places.size:
+        without = sums - totals.features[places]
+        without_usd, rate, copies = totals.judged(without)
+        spare = np.flatnonzero((without_usd <= usd) & (rate == 0) & (copies == 0))
+        if not spare.size:
+            break
+        first = int(spare[0])
+        chosen[places[first]], sums, usd = False, without[first], float(without_usd[first])
+        places = places[first + 1 :]
     return chosen

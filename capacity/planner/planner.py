@@ -111,7 +111,17 @@ def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAU
         ValueError: two workers have one id.
     """
     started_s = options.clock()
-    columns = columns_of(demand, workers)
+    made = plan_over(demand, columns_of(demand, workers), options)
+    return replace(made, solve_s=options.clock() - started_s)
+
+
+def plan_over(demand: Demand, columns: Columns, options: PlanOptions = DEFAULTS) -> Plan:
+    """Choose among the workers of a pool that is in arrays already, as ``plan`` does.
+
+    Args:
+        columns: of this demand, or of one that differs in headroom, margin, rollouts per step or budget alone.
+    """
+    started_s = options.clock()
     search = searched(demand, columns, options)
     if search.best is not None and over_budget(demand, search.best):
         search = _cheapest(demand, columns, options, search)

@@ -18,11 +18,14 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from capacity.model.demand import Demand
 from capacity.model.units import SECONDS_PER_HOUR
 from capacity.model.workers import Speed, Worker
-from capacity.planner.planner import DEFAULTS, PlanOptions, plan
-from capacity.planner.plans import Expected, Plan, SlackTrial
+from capacity.planner.columns import Columns, Ints, columns_of
+from capacity.planner.planner import DEFAULTS, PlanOptions, plan_over
+from capacity.planner.plans import Candidate, Expected, Plan, SlackTrial
 from capacity.predict.prediction import ModelledRuns
 from capacity.questions.bill import bill_of
 
@@ -57,12 +60,13 @@ def promised(
     Raises:
         ValueError: two workers have one id.
     """
-    first = _first(demand, workers, options, headroom_least)
+    columns = columns_of(demand, workers)
+    first = _first(demand, columns, options, headroom_least)
     if not first.feasible:
         return first
-    tried = _search(first, workers, options)
+    tried = _search(first, columns, options)
     best = tried.best()
-    best.plan = _of_whole_pool(best.plan, workers, options)
+    best.plan = _of_whole_pool(best.plan, columns, options)
     return _with_trials(tried, best.plan)
 
 
@@ -77,26 +81,27 @@ def promises(
 
     Arguments and errors are those of ``promised``.
     """
-    first = _first(demand, workers, options, headroom_least)
+    columns = columns_of(demand, workers)
+    first = _first(demand, columns, options, headroom_least)
     if not first.feasible:
         return [first]
-    tried = _search(first, workers, options)
+    tried = _search(first, columns, options)
     for one in tried.outlooks:
         one.predict_in_full()
-        one.plan = _of_whole_pool(one.plan, workers, options)
+        one.plan = _of_whole_pool(one.plan, columns, options)
     return [_with_trials(tried, one) for one in tried.plans]
 
 
-def _first(demand: Demand, workers: Sequence[Worker], options: PlanOptions, headroom_least: float | None) -> Plan:
+def _first(demand: Demand, columns: Columns, options: PlanOptions, headroom_least: float | None) -> Plan:
     """Return the plan with the least slack."""
-    return plan(replace(demand, headroom=headroom_least or demand.headroom), workers, options)
+    return plan_over(replace(demand, headroom=headroom_least or demand.headroom), columns, options)
 
 
-def _of_whole_pool(made: Plan, workers: Sequence[Worker], options: PlanOptions) -> Plan:
+def _of_whole_pool(made: Plan, columns: Columns, options: PlanOptions) -> Plan:
     """Plan over the whole pool with the slack of a plan of part of it; the same set keeps its prediction."""
-    if len(made.candidates) == len(workers):
+    if len(made.candidates) == len(columns):
         return made
-    whole = plan(made.demand, workers, replace(options, remedies=False))
+    whole = plan_over(made.demand, columns, replace(options, remedies=False))
     if not whole.feasible:
         return made
     if _set_of(whole) == _set_of(made):
@@ -206,10 +211,11 @@ class _Tried:
         return _can_beat(usd_at_best, self.best().plan)
 
 
-def _search(first: Plan, workers: Sequence[Worker], options: PlanOptions) -> _Tried:
+def _search(first: Plan, columns: Columns, options: PlanOptions) -> _Tried:
     """Try plans with more and more slack, those of the least bill for a learner that never waits first."""
-    quick, few = replace(options, remedies=False), len(workers) < _MANY
-    near, least, tried = workers if few else _near(first), first.demand, _Tried()
+    quick, few = replace(options, remedies=False), len(columns) < _MANY
+    near = columns if few else columns.only(_near(first))
+    least, tried = first.demand, _Tried()
     places = [(0, 0)]  # how many factors on the headroom and steps of margin each plan has
     queue = [(_usd_at_best(first), 0, first)]
     known: set[_Set] = set()  # which plans with other slack may share
@@ -226,25 +232,29 @@ def _search(first: Plan, workers: Sequence[Worker], options: PlanOptions) -> _Tr
             if place in places or len(places) >= (_PLANS if few else _PLANS_OF_MANY) or not tried.beaten_by(usd):
                 continue
             places.append(place)
-            more = plan(_with_slack(least, *place), near, quick)
+            more = plan_over(_with_slack(least, *place), near, quick)
             if more.feasible:
                 heapq.heappush(queue, (_usd_at_best(more), len(places) - 1, more))
     return tried
 
 
-def _near(first: Plan) -> list[Worker]:
-    """Return the workers among which plans with more slack will choose: the plan's own, and those that cost least more.
+def _near(first: Plan) -> Ints:
+    """Return the places of the workers among which plans with more slack will choose.
 
-    A worker that an operator pinned or that is on already is among them whatever it costs.
+    They are the plan's own, and those that cost least more. A worker that an operator pinned or that is on already is
+    among them whatever it costs.
     """
+    candidates = first.candidates
     ordered = sorted(
-        (one for one in first.candidates if not one.barred),
-        key=lambda one: (
-            not (one.chosen or one.worker.pin or one.worker.active),
-            one.reduced_usd_per_hour / max(one.useful_rollouts_per_second, 1e-9),
-        ),
+        (place for place, one in enumerate(candidates) if not one.barred),
+        key=lambda place: _order_near(candidates[place]),
     )
-    return [one.worker for one in ordered[: max(_NEAR_MIN, _NEAR_SETS * len(first.chosen))]]
+    return np.array(ordered[: max(_NEAR_MIN, _NEAR_SETS * len(first.chosen))])
+
+
+def _order_near(one: Candidate) -> tuple[bool, float]:
+    on = one.chosen or bool(one.worker.pin) or one.worker.active
+    return not on, one.reduced_usd_per_hour / max(one.useful_rollouts_per_second, 1e-9)
 
 
 def _with_slack(least: Demand, factors: int, margins: int) -> Demand:
