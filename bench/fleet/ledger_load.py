@@ -16,6 +16,7 @@ from coordinator.core.events.actions import (
     StoreRollout,
 )
 from coordinator.ledger.store import RunStore
+from coordinator.tasks.checks.task import Score
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment, rollout_to_pb
 
@@ -82,7 +83,7 @@ class LedgerLoad:
         await store.store_rollouts([StoreRollout(RolloutId(rollout_id), PeerId("peer"), rollout)])
         self.rollouts[rollout_id] = rollout_to_pb(rollout).SerializeToString()
         reward = self.rng.random()
-        await store.record_score(RolloutId(rollout_id), reward, exact=False)
+        await store.record_score(RolloutId(rollout_id), Score(reward, False))
         self.scores[rollout_id] = reward
 
     async def _batch(self, store: RunStore, ids: tuple[int, ...]) -> None:

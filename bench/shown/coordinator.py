@@ -25,6 +25,7 @@ from coordinator.metrics.sinks.sink import Sink
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.event_log import EventRows
+from coordinator.tasks.checks.task import Score
 from rollcast.sim.kernel.rpc import Reply
 from rollcast.sim.kernel.sessions import Session
 from rollcast.sim.nodes.coordinator import CoordinatorNode
@@ -165,12 +166,12 @@ class ShownCoordinator(CoordinatorNode):
         self._written(self._ledger.record_version(record.epoch, record.version, announcement))
         super().announce(verified, reply)
 
-    def _verified(self, item: act.ScoreRollout, reward: float) -> None:
+    def _verified(self, item: act.ScoreRollout, reward: float | None) -> None:
         """Record a random reward; a problem is solved more often the longer the policy has been trained."""
         step = 0 if self.core is None else self.core.state.progress.step
         solved = 0.32 + 0.56 * (1.0 - math.exp(-step / 60.0))
         reward = 1.0 if self._chance.random() < solved else 0.0
-        self._written(self._ledger.record_score(item.rollout_id, reward, exact=bool(reward)))
+        self._written(self._ledger.record_score(item.rollout_id, Score(reward, bool(reward))))
         super()._verified(item, reward)
 
     def _plan_activation(self, action: act.PlanActivation) -> None:

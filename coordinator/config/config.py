@@ -249,9 +249,12 @@ class VerifierConfig(ConfigModel):
     processes: int = Field(1, ge=1, le=64)
     """Number of verifier processes."""
     timeout_s: float = Field(10.0, gt=0.0)
-    """Timeout of scoring one completion, in seconds; after it the completion scores 0 and the process is replaced."""
+    """Timeout of scoring one completion, in seconds; after it the process is replaced and the completion retried."""
     queue_max: int = Field(4096, ge=1)
     """Most rollouts that may wait to be scored; beyond it uploads are refused as `busy`, and peers retry."""
+    failed_share_max: float = Field(0.5, ge=0.0, le=1.0)
+    """Share of failures among the newest 32 verdicts above which scoring is paused, and no more leases are issued,
+    until it works again; 1: never."""
 
 
 class JoinConfig(ConfigModel):
@@ -378,6 +381,6 @@ class CoordinatorConfig(ConfigModel):
             if isinstance(check, CodeCheck) and check.total_timeout_s >= self.verifier.timeout_s:
                 raise ValueError(
                     f"check.total_timeout_s = {check.total_timeout_s:g} must be less than verifier.timeout_s = "
-                    f"{self.verifier.timeout_s:g}, after which a completion scores 0 whatever it has passed"
+                    f"{self.verifier.timeout_s:g}, after which it has no score whatever it has passed"
                 )
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.core.events.audit_events import AuditRestored
-from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
+from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
@@ -29,6 +29,7 @@ from coordinator.core.events.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    ScoringFailed,
     StandbyRestored,
     Started,
     StepFinished,
@@ -78,13 +79,13 @@ def cause_of(event: Event) -> str:
             return f"upload {event.upload_id}"
         case PartialReceived():
             return f"lease {event.partial.lease_id}"
-        case RolloutStored() | RolloutScored():
+        case RolloutStored() | RolloutScored() | ScoringFailed():
             return f"rollout {event.rollout_id}"
         case BatchRequested() | BatchRecorded() | StepFinished() | EpochRequested():
             return f"step {event.step}"
         case VersionAnnounced():
             return f"version {event.version}"
-        case EvaluationRequested() | EvaluationScored():
+        case EvaluationRequested() | EvaluationScored() | EvaluationUnscorable():
             return f"version {event.key.version}"
         case EpochRecorded():
             return f"epoch {event.epoch}"

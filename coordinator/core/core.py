@@ -10,7 +10,7 @@ from __future__ import annotations
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
-from coordinator.core.decisions import epoch_change, evaluating, lifecycle, profiling, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, lifecycle, profiling, rollouts, verdicts
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.settings import CoreSettings
@@ -21,7 +21,12 @@ from coordinator.core.decisions.wait_causes import WaitCauses
 from coordinator.core.decisions.work_requests import WorkRequests
 from coordinator.core.events.actions import Action, Note
 from coordinator.core.events.audit_events import AuditRestored
-from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationRequested, EvaluationScored
+from coordinator.core.events.evaluation_events import (
+    EvaluationKey,
+    EvaluationRequested,
+    EvaluationScored,
+    EvaluationUnscorable,
+)
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
@@ -45,6 +50,7 @@ from coordinator.core.events.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    ScoringFailed,
     StandbyRestored,
     Started,
     StepFinished,
@@ -280,7 +286,9 @@ class CoordinatorCore:
             case RolloutStored():
                 return self._rollouts.stored(event, now)
             case RolloutScored():
-                return self._rollouts.scored(event, now)
+                return verdicts.scored(self._state, event, now)
+            case ScoringFailed():
+                return verdicts.failed(self._state, event, now)
             case WorkRequested():
                 return self._work_requests.requested(event, now)
             case VersionHeld():
@@ -315,6 +323,8 @@ class CoordinatorCore:
                 return evaluating.requested(self._state, event, now)
             case EvaluationScored():
                 return evaluating.scored(self._state, event, now)
+            case EvaluationUnscorable():
+                return evaluating.unscorable(self._state, event, now)
             case BatchRequested():
                 return self._learner_moves(rollouts.batch_requested(self._state, event, now), now)
             case BatchRecorded():
@@ -372,7 +382,7 @@ class CoordinatorCore:
         actions += self._traversal.tick(now)
         actions += self._broadcasts.tick(now)
         actions += self._work_requests.tick(now) + evaluating.tick(state, now) + profiling.tick(state, now)
-        actions += self._activation.tick(now)
+        actions += verdicts.tick(state, now) + self._activation.tick(now)
         overdue = self._stalls.overdue(now)
         actions += issue(state, now) + self._speculation.tick(now)
         return actions + ([] if overdue is None else [overdue])

@@ -293,10 +293,15 @@ CREATE TABLE quarantines (
 ) STRICT, WITHOUT ROWID;
 """.replace("<now>", NOW_UNIX_S)
 
+_SCORE_PARTS = """
+ALTER TABLE scores RENAME COLUMN error TO detail;
+ALTER TABLE scores ADD COLUMN parts TEXT NOT NULL DEFAULT '{}';  -- JSON object: named components of the reward
+"""
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
 MIGRATIONS: tuple[str, ...] = (
     *(_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES),
-    *(_CLAIMS, _CHECKSUMS, _QUARANTINES),
+    *(_CLAIMS, _CHECKSUMS, _QUARANTINES, _SCORE_PARTS),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import struct
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.ledger.schema import NOW_UNIX_S
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import LedgerDamaged, StoreError
 from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -129,16 +131,15 @@ def body_checksum(body: bytes) -> bytes:
 def insert_score(
     connection: sqlite3.Connection,
     rollout_id: RolloutId,
-    reward: float,
-    exact: bool,
-    error: str,
+    score: Score,
     problem: ProblemReward | None,
 ) -> None:
+    parts = json.dumps(dict(score.parts), separators=(",", ":"))
     # A verifier may take so long that the rollout was dropped and compacted meanwhile: then its score is ignored.
     connection.execute(
-        "INSERT INTO scores (rollout_id, reward, exact, error) SELECT ?, ?, ?, ?"
+        "INSERT INTO scores (rollout_id, reward, exact, detail, parts) SELECT ?, ?, ?, ?, ?"
         " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
-        (rollout_id, reward, exact, error, rollout_id, rollout_id),
+        (rollout_id, score.reward, score.exact, score.detail, parts, rollout_id, rollout_id),
     )
     if problem is not None:
         connection.execute(

@@ -47,6 +47,7 @@ from coordinator.ledger.store import (
     StoryEntry,
 )
 from coordinator.ledger.thread import LedgerThread, store_error
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -120,17 +121,9 @@ class Ledger(CompactingStore):
         return self._thread.submit(lambda connection: sql.insert_rollouts(connection, actions))
 
     def record_score(
-        self,
-        rollout_id: RolloutId,
-        reward: float,
-        *,
-        exact: bool,
-        error: str = "",
-        problem: ProblemReward | None = None,
+        self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None
     ) -> asyncio.Future[None]:
-        return self._thread.submit(
-            lambda connection: sql.insert_score(connection, rollout_id, reward, exact, error, problem)
-        )
+        return self._thread.submit(lambda connection: sql.insert_score(connection, rollout_id, score, problem))
 
     def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
         return self._thread.submit(sql.select_problem_rewards)

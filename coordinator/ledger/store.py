@@ -23,6 +23,7 @@ from coordinator.core.events.actions import (
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
 from coordinator.ledger.sql_invites import StoredInvite
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -150,13 +151,7 @@ class RunStore(Protocol):
         ...
 
     def record_score(
-        self,
-        rollout_id: RolloutId,
-        reward: float,
-        *,
-        exact: bool,
-        error: str = "",
-        problem: ProblemReward | None = None,
+        self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None
     ) -> asyncio.Future[None]:
         """Record the score of a stored rollout, once; ``problem`` replaces the reward figures of its problem."""
         ...

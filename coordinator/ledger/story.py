@@ -177,7 +177,7 @@ def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
     rollout = pb.Rollout.FromString(body)
     facts = {
         "lease": lease_name(row["lease_id"]),
-        **_shown(row, "peer_id", "sample_index", "group_id", "reward", "exact", "error", "step"),
+        **_shown(row, "peer_id", "sample_index", "group_id", "reward", "exact", "detail", "step"),
         "fate": _fate(row),
         "segments": [
             {"version": one.version, "epoch": one.epoch, "peer": one.peer_id, "tokens": len(one.token_ids)}
@@ -294,7 +294,7 @@ def _attempts(connection: sqlite3.Connection, where: str, *values: object) -> li
     """Return attempts with their outcomes; ``where`` is text of this module, never a person's."""
     cursor = connection.execute(
         "SELECT attempts.lease_id, attempts.sample_index, fencing_token, group_id, attempts.peer_id, state,"
-        " closed_reason, issued_unix_s, closed_unix_s, rollout_id, received_unix_s, reward, exact, error,"
+        " closed_reason, issued_unix_s, closed_unix_s, rollout_id, received_unix_s, reward, exact, detail, parts,"
         " scored_unix_s, step, recorded_unix_s"
         " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) LEFT JOIN scores USING (rollout_id)"
         " LEFT JOIN batch_rollouts USING (rollout_id) LEFT JOIN batches USING (step)"
@@ -359,8 +359,9 @@ def _attempt_events(row: dict[str, Any]) -> list[tuple[float, str, str]]:
     if row["received_unix_s"] is not None:
         events.append((row["received_unix_s"], f"received {of_group} and stored it as {rollout}", lease))
     if row["scored_unix_s"] is not None:
-        problem = _literal(f", which could not be scored: {row['error']}") if row["error"] else ""
-        events.append((row["scored_unix_s"], f"scored {rollout}: reward {row['reward']:g}{problem}", lease))
+        parts = ", ".join(f"{name} {value:g}" for name, value in json.loads(row["parts"]).items())
+        why = _literal("".join(f", {text}" for text in (parts, row["detail"]) if text))
+        events.append((row["scored_unix_s"], f"scored {rollout}: reward {row['reward']:g}{why}", lease))
     if row["state"] == "trained":
         events.append((row["recorded_unix_s"], f"added {rollout} to the batch of step {row['step']}", ""))
     if row["state"] == "dropped":

@@ -158,6 +158,7 @@ class _StatusCollector(Collector):
         yield from _staleness(status)
         yield from staleness_families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
+        yield from _scoring(status.get("scoring") or {})
         yield _peers_by_state(status.get("peers_by_state", ()))
         yield from _peers(status.get("peers", ()))
         yield from _mismatch(status.get("mismatch"))
@@ -219,6 +220,21 @@ def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
     for reason, count in (rollouts.get("dropped") or {}).items():
         dropped.add_metric([reason], count)
     yield dropped
+
+
+def _scoring(scoring: Mapping[str, Any]) -> Iterable[Metric]:
+    failures = CounterMetricFamily("rollcast_scoring_failures", "Verdicts that are failures.", labels=["reason"])
+    for reason, count in (scoring.get("failures") or {}).items():
+        failures.add_metric([reason], count)
+    yield failures
+    yield GaugeMetricFamily(
+        "rollcast_scoring_paused",
+        "1 while scoring is paused because it fails.",
+        value=float(bool(scoring.get("paused"))),
+    )
+    yield GaugeMetricFamily(
+        "rollcast_scoring_waiting", "Rollouts stored and without a score.", value=float(scoring.get("waiting", 0))
+    )
 
 
 def _peers_by_state(found: Iterable[Mapping[str, Any]]) -> Metric:

@@ -4,7 +4,7 @@ import { href } from "/web/router.js";
 
 const TONES = {
   activated: "good", peer_joined: "good", epoch_opened: "accent", version_announced: "accent", pinned: "accent", priced: "accent", staleness_limit: "accent",
-  standby: "warn", peer_left: "warn", drained: "warn", activation_failed: "bad", penalised: "bad", accusation: "bad", quarantined: "bad", banned: "bad", unscorable: "bad", learner_waited: "warn",
+  standby: "warn", peer_left: "warn", drained: "warn", activation_failed: "bad", penalised: "bad", accusation: "bad", quarantined: "bad", banned: "bad", unscorable: "bad", scoring_failed: "warn", scoring_paused: "bad", scoring_resumed: "good", learner_waited: "warn",
   peer_dialable: "good", peer_undialable: "warn",
 };
 

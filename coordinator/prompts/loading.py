@@ -19,7 +19,7 @@ from coordinator.tasks.multi_task import Mixed
 from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.volatility import Volatility
-from coordinator.verifiers.pool import VerifierPool
+from coordinator.verifiers.scorer import Scorer
 from rollcast.runtime.waits import deadline
 from rollcast.wire.text.tokenizer import Tokenizer
 
@@ -61,12 +61,12 @@ class SkipLog:
 async def load(
     config: CoordinatorConfig,
     mixture_position: str | None,
-    pool: VerifierPool,
+    scorer: Scorer,
     thread: TaskThread,
     volatility: Volatility | None,
 ) -> Loaded:
     """Build the mixture and the evaluation sets, and start the verifiers."""
-    starting = asyncio.create_task(pool.start())
+    starting = asyncio.create_task(scorer.start())
     try:
         async with deadline(_load_deadline_s(config), "the task to load"):
             mixture, sets = await thread.run(lambda: _mixture(config, mixture_position, volatility))

@@ -15,14 +15,15 @@ from coordinator.ledger.store import ProblemReward
 from coordinator.prompts.loading import Loaded, load
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
-from coordinator.tasks.build import EVALUATION, task_config_to_json, with_evaluation
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.build import EVALUATION, with_evaluation
+from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.volatility import Volatility
-from coordinator.verifiers.pool import Verdict, VerifierPool, VerifyItem
-from rollcast.runtime.errors import MalformedMessage, TaskError
+from coordinator.verifiers.build import build_scorer
+from coordinator.verifiers.scorer import Failed, ScoreItem, Scorer, Verdict, score_again
+from rollcast.runtime.errors import MalformedMessage, NotScored, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -45,14 +46,15 @@ class Problems:
     def __init__(
         self,
         tokenizer: TextTokenizer,
-        pool: VerifierPool,
+        scorer: Scorer,
         thread: TaskThread,
         loading: asyncio.Task[Loaded],
         volatility: Volatility | None,
         stop_strings: Sequence[str] = (),
     ) -> None:
         self.tokenizer = tokenizer
-        self._pool = pool
+        self._scorer = scorer
+        self._held_out_scored = 0
         self._thread = thread
         self._loading = loading
         self._volatility = volatility
@@ -83,17 +85,10 @@ class Problems:
             ConfigError: a stop string has characters that no completion can have.
             MissingExtra: a library of the task is not installed.
         """
-        verifier = config.verifier
-        pool = VerifierPool(
-            task_config_to_json(with_evaluation(config.task, config.evaluation_sets)),
-            config.run.seed,
-            verifier.processes,
-            verifier.timeout_s,
-            verifier.queue_max,
-        )
+        scorer = build_scorer(with_evaluation(config.task, config.evaluation_sets), config.run.seed, config.verifier)
         thread, chosen = TaskThread(), config.selection
         volatility = Volatility(config.run.seed, chosen.chance_least, rewards) if chosen.by_volatility else None
-        loading = asyncio.create_task(load(config, mixture_position, pool, thread, volatility))
+        loading = asyncio.create_task(load(config, mixture_position, scorer, thread, volatility))
         try:
             if tokenizer_json is None:
                 tokenizer = (await loading).mixture.tokenizer
@@ -103,9 +98,9 @@ class Problems:
         except BaseException:
             loading.cancel()
             thread.close()
-            await pool.close()
+            await scorer.close()
             raise
-        problems = cls(tokenizer, pool, thread, loading, volatility, config.sampling.stop_strings)
+        problems = cls(tokenizer, scorer, thread, loading, volatility, config.sampling.stop_strings)
         problems._keep(sampled)
         return problems
 
@@ -129,7 +124,7 @@ class Problems:
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
         self._thread.close()
-        await self._pool.close()
+        await self._scorer.close()
 
     async def sample(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
         """Return the next problems of the mixture; ``steps``: see SupplyPrompts.
@@ -177,35 +172,41 @@ class Problems:
         return _to_pb(sets[name].examples[:count])
 
     async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
-        """Score one completion of a sampled problem."""
-        text = self.tokenizer.decode(token_ids)
-        return await self._pool.score(VerifyItem(rollout_id, self._sampled[problem_id], text))
+        """Return the verdict on one completion of a sampled problem; the core decides whether to score it again."""
+        item = ScoreItem(f"rollout {rollout_id}", self._sampled[problem_id], self.tokenizer.decode(token_ids))
+        return (await self._scorer.score([item]))[0]
 
-    async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Verdict:
+    async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Score:
         """Score one completion of a problem of an evaluation set.
 
         Raises:
             MalformedMessage: there is no such problem.
+            NotScored: the verifiers failed each time.
         """
         _, problem = await self.evaluated(example_id)
-        return await self._pool.score(VerifyItem(example_id, problem, self._text(token_ids)))
+        self._held_out_scored += 1
+        item = ScoreItem(f"evaluation {self._held_out_scored}", problem, self._text(token_ids))
+        (verdict,) = await score_again(self._scorer, [item])
+        if isinstance(verdict, Failed):
+            raise NotScored(f"a completion of {problem.problem_id} could not be scored", cause=verdict.words)
+        return verdict.score
 
     async def score_completion(self, completion: pb.Completion, book: SampleBook | None) -> pb.CompletionScore:
         """Score a learner's completion of an evaluation problem, and keep it as a sample if the learner asks to.
 
         Raises:
             MalformedMessage: there is no such problem.
+            NotScored: the verifiers failed each time.
             RunFolderError: the sample cannot be written.
         """
         token_ids = tuple(completion.token_ids)
-        verdict = await self.score_held_out(completion.example_id, token_ids)
+        score = await self.score_held_out(completion.example_id, token_ids)
         if completion.keep and book is not None:
             name, problem = await self.evaluated(completion.example_id)
             problem = replace(problem, problem_id=problem.problem_id.removeprefix(f"{EVALUATION}{name}/"))
-            outcome = (verdict.reward, verdict.exact, verdict.error)
             text = self._text(token_ids)
-            await book.keep(sample_of(name, completion.version, problem, completion.sample_index, text, outcome))
-        return pb.CompletionScore(example_id=completion.example_id, reward=verdict.reward, exact=verdict.exact)
+            await book.keep(sample_of(name, completion.version, problem, completion.sample_index, text, score))
+        return pb.CompletionScore(example_id=completion.example_id, reward=score.reward, exact=score.exact)
 
     def _text(self, token_ids: Sequence[int]) -> str:
         """Return the text of a completion that was sampled without stop strings: what follows its end is cut off."""

@@ -10,11 +10,11 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from coordinator.ledger.story import reading
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -30,7 +30,7 @@ _NAME = re.compile(r"^(\d{12})\.([a-z0-9_-]+)\.jsonl$")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion and its score. ``version`` sampled it; ``error`` is the reason if it has no score, else empty."""
+    """One completion and its score. ``version`` sampled it; ``detail`` may say why it is not exact."""
 
     set: str
     version: int
@@ -41,15 +41,15 @@ class Sample:
     completion: str
     reward: float
     exact: bool
-    error: str = ""
+    detail: str = ""
+    parts: dict[str, float] = field(default_factory=dict)
 
 
-def sample_of(
-    name: str, version: int, problem: Problem, index: int, completion: str, verdict: tuple[float, bool, str]
-) -> Sample:
+def sample_of(name: str, version: int, problem: Problem, index: int, completion: str, score: Score) -> Sample:
     """Return a sample with its texts cut to TEXT_LENGTH_MAX characters."""
     prompt, answer, drawn = (text[:TEXT_LENGTH_MAX] for text in (problem.prompt, problem.answer, completion))
-    return Sample(name, version, problem.problem_id, index, prompt, answer, drawn, *verdict)
+    outcome = (score.reward, score.exact, score.detail, dict(score.parts))
+    return Sample(name, version, problem.problem_id, index, prompt, answer, drawn, *outcome)
 
 
 class SampleBook:
@@ -139,15 +139,15 @@ def trained(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[Sam
     """
     with reading(folder.ledger) as connection:
         rows = connection.execute(
-            "SELECT problem, sample_index, body, reward, exact, error, oldest_version FROM scores"
+            "SELECT problem, sample_index, body, reward, exact, detail, parts, oldest_version FROM scores"
             " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index)"
             " JOIN groups USING (group_id) ORDER BY rollout_id DESC LIMIT ?",
             (limit,),
         ).fetchall()
     samples = []
-    for problem_json, index, body, reward, exact, error_text, version in rows:
+    for problem_json, index, body, reward, exact, detail, parts, version in rows:
         tokens = [token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids]
-        verdict = (reward, bool(exact), error_text)
+        score = Score(reward, bool(exact), detail, json.loads(parts))
         problem = Problem.from_json(problem_json)
-        samples.append(sample_of(TRAINING, version, problem, index, tokenizer.decode(tokens), verdict))
+        samples.append(sample_of(TRAINING, version, problem, index, tokenizer.decode(tokens), score))
     return samples

@@ -54,6 +54,7 @@ def core_settings(
         start_timeout_s=config.membership.start_timeout_s,
         learner_timeout_s=config.membership.learner_timeout_s,
         scoring_queue_max=config.verifier.queue_max,
+        scoring_failed_share_max=config.verifier.failed_share_max,
         plan_shape=PlanShape(
             mesh_peers_max=config.relay.mesh_peers_max,
             stripes=config.relay.stripes,

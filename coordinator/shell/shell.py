@@ -42,7 +42,7 @@ from coordinator.core.events.actions import (
     TryAddress,
     WantWorker,
 )
-from coordinator.core.events.evaluation_events import EvaluationScored
+from coordinator.core.events.evaluation_events import EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.events import (
     AnnouncedEncoding,
     BatchRecorded,
@@ -56,6 +56,7 @@ from coordinator.core.events.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    ScoringFailed,
     StepFinished,
     VersionAnnounced,
 )
@@ -75,7 +76,8 @@ from coordinator.shell.event_log import EventRows
 from coordinator.shell.peer_sender import Announcements, PeerSender, ToPeer, announcement_message
 from coordinator.shell.pending_calls import PendingCalls, answered
 from coordinator.shell.sessions import Sessions
-from rollcast.runtime.errors import EpochOver, RollcastError, RunFolderError
+from coordinator.verifiers.scorer import Failed
+from rollcast.runtime.errors import EpochOver, NotScored, RollcastError, RunFolderError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -391,17 +393,17 @@ class Shell:
 
     async def _score(self, action: ScoreRollout) -> None:
         verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
-        problem = self._problems.rewarded(action.problem_id, verdict.reward)
+        if isinstance(verdict, Failed):
+            self.apply(ScoringFailed(action.rollout_id, verdict.reason, verdict.detail, verdict.retryable))
+            return
+        problem = self._problems.rewarded(action.problem_id, verdict.score.reward)
         # Before the event, which may lead to a recorded batch: the ledger keeps the order of the calls, and a batch
         # holds only scored rollouts.
-        kept = self._ledger.record_score(
-            action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
-        )
-        self._async.when_durable(kept)
-        self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
+        self._async.when_durable(self._ledger.record_score(action.rollout_id, verdict.score, problem))
+        self.apply(RolloutScored(action.rollout_id, verdict.score.reward))
 
-    async def _score_evaluation(self, action: ScoreEvaluation) -> None:
-        completion = pb.Completion(
+    async def _score_evaluation(self, action: ScoreEvaluation, again: pb.Completion | None = None) -> None:
+        completion = again or pb.Completion(
             example_id=action.example_id,
             token_ids=action.completion_token_ids,
             sample_index=action.sample_index,
@@ -412,7 +414,12 @@ class Shell:
             score = await self._problems.score_completion(completion, self.samples)
         except RunFolderError as error:  # people may read one sample less; the score counts all the same
             log.warning("sample not kept", version=action.key.version, cause=error.cause or error.what)
-            score = await self._problems.score_completion(completion, None)
+            completion.keep = False
+            await self._score_evaluation(action, completion)
+            return
+        except NotScored as error:
+            self.apply(EvaluationUnscorable(action.key, error.cause))
+            return
         self.apply(EvaluationScored(action.key, action.problem, action.sample_index, score.reward, score.exact))
 
     async def close(self) -> None:

@@ -78,9 +78,17 @@ class ReasoningGym:
         self.verify(self.problem(0), "0")
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
-        """Return the generator's own score: some generators give part of the reward for an answer among other text."""
-        dataset = self._dataset(int(problem.data["index"]) // self._size)
-        return bounded_score(float(dataset.score_answer(completion_text, self._entry_of(problem))))
+        """Return the generator's own score: some generators give part of the reward for an answer among other text.
+
+        Some generators raise on answers that they cannot parse. Such an answer scores 0 if the generator can score the
+        right one; otherwise the generator failed, and this raises what it raised.
+        """
+        dataset, entry = self._dataset(int(problem.data["index"]) // self._size), self._entry_of(problem)
+        try:
+            return bounded_score(float(dataset.score_answer(completion_text, entry)))
+        except Exception as error:
+            dataset.score_answer(str(entry["answer"]), entry)
+            return Score(0.0, False, f"the generator cannot read it: {type(error).__name__}")
 
     def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
         teacher = TEACHERS.get(self.name) if flawed else None

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 
 from coordinator.verifiers.line_process import LineProcess, WorkerDied
+from coordinator.verifiers.messages import read_verdict
+from coordinator.verifiers.scorer import Verdict
 
 
 class VerifierProcess(LineProcess):
@@ -24,14 +26,14 @@ class VerifierProcess(LineProcess):
         """
         await self.send({"items": items}, self._timeout_s)
 
-    async def result(self) -> tuple[float, bool, str]:
-        """Return reward, exactness and error of the next item of the batch.
+    async def result(self, key: str) -> Verdict:
+        """Return the verdict on the next item of the batch, under this key.
 
         Raises:
             WorkerHung: the item exceeded its timeout.
             WorkerDied: the process ended during this item.
         """
-        match await self.receive(self._timeout_s):
-            case [int() | float() as reward, bool() as exact, str() as error]:
-                return float(reward), exact, error
-        raise WorkerDied("it sent something that is not a score")
+        verdict = read_verdict(key, await self.receive(self._timeout_s))
+        if verdict is None:
+            raise WorkerDied("it sent something that is not a verdict")
+        return verdict

@@ -3,7 +3,8 @@
     -> {"task": {...}, "seed": 7, "timeout_s": 10}
     <- {"ready": true}                     or {"refused": {"code", "what", "cause", "fix"}}
     -> {"items": [[problem as JSON text, completion], ...]}
-    <- [reward, exact, error]              one line per item, as soon as it is scored
+    <- ["scored", reward, exact, detail, parts] or ["failed", reason, detail, retryable]
+                                           one line per item, as soon as it has a verdict
 
 The process ends when stdin closes, even during an item, so that a killed pool leaves no process behind.
 """
@@ -14,17 +15,19 @@ import json
 import math
 import resource
 import sys
+import traceback
 from collections.abc import Callable
 
 from coordinator.config.tasks import TaskConfig
 from coordinator.tasks.build import build_task, task_config_from_json
-from coordinator.tasks.checks.task import Problem, TaskAdapter
+from coordinator.tasks.checks.task import Problem, ScoringFailure, TaskAdapter
 from coordinator.tasks.multi_task import Mixed
 from coordinator.verifiers.child import Pipe, keep_quiet
+from coordinator.verifiers.messages import verdict_message
+from coordinator.verifiers.scorer import Failed, Scored, Verdict
 from rollcast.runtime.errors import RollcastError, TaskError
 
 ADDRESS_SPACE_BYTES = 4 << 30  # sympy and numpy reserve much more than they use
-ERROR_LENGTH_MAX = 300
 
 BuildTask = Callable[[TaskConfig, int], TaskAdapter | Mixed]
 
@@ -46,16 +49,17 @@ def main(build: BuildTask = build_task) -> int:
     while True:
         for problem_json, completion in pipe.receive()["items"]:
             _limit_cpu(float(hello["timeout_s"]))
-            pipe.send(_score(task, problem_json, completion))
+            pipe.send(verdict_message(_score(task, problem_json, completion)))
 
 
-def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> tuple[float, bool, str]:
-    """Score a completion; an error of the verifier gives 0, because the completion may have caused it on purpose."""
+def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> Verdict:
+    """Score a completion; an exception of the verifier is a failure, never a reward."""
     try:
-        score = task.verify(Problem.from_json(problem_json), completion)
-    except Exception as error:
-        return 0.0, False, f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
-    return score.reward, score.exact, ""
+        return Scored("", task.verify(Problem.from_json(problem_json), completion))
+    except ScoringFailure as failure:
+        return Failed("", failure.reason, failure.detail, failure.retryable)
+    except Exception:
+        return Failed("", "exception", traceback.format_exc())
 
 
 def _limit_resources(*, starts_processes: bool) -> None:

@@ -151,6 +151,22 @@ def _staleness(seen: Seen) -> Iterator[Found]:
         yield Found("too_old", "warning", text, fix, "run")
 
 
+def _scoring(seen: Seen) -> Iterator[Found]:
+    scoring = seen.status.scoring
+    last = scoring.last_failure.strip().rpartition("\n")[2]
+    if scoring.paused:
+        text = f"Scoring is paused and no leases are issued, because verdicts fail: {last}."
+        fix = "Repair the reward function or its service. One rollout is tried at intervals; the Events page has more."
+        yield Found("scoring_paused", "critical", text, fix, "events")
+    elif scoring.unscorable_groups:
+        groups = (
+            f"{scoring.unscorable_groups} prompt groups were" if scoring.unscorable_groups > 1 else "1 prompt group was"
+        )
+        text = f"{groups} dropped because a rollout could not be scored, the last time: {last}."
+        fix = "See scoring_failed on the Events page. Raise verifier.timeout_s if the verifier is only slow."
+        yield Found("unscorable", "warning", text, fix, "events")
+
+
 def _updates(seen: Seen) -> Iterator[Found]:
     status, last = seen.status, seen.status.updates_skipped_at
     if last is None or status.step - last >= SKIPPED_LATELY_STEPS:
@@ -269,6 +285,7 @@ _CHECKS = (
     _missing_roles,
     _waiting,
     _staleness,
+    _scoring,
     _updates,
     _tokens,
     _members,

@@ -27,6 +27,7 @@
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── LedgerDamaged          RC403  exit 74   the run has lost or changed what it had stored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
+    ├── NotScored              RC502  exit 75   the verifiers failed on a completion each time
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
     ├── EpochOver              RC602  exit 76   another learner has continued the run
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
@@ -191,6 +192,10 @@ class LedgerDamaged(RollcastError):
 
 class TaskError(RollcastError):
     code, exit_code = "RC501", 65
+
+
+class NotScored(RollcastError):
+    code, exit_code = "RC502", 75
 
 
 class CheckpointError(RollcastError):

@@ -261,10 +261,10 @@ def _hostile_peer(faults: Faults) -> None:
     faults.fleet.turn_hostile(faults.peer())
 
 
-def _verifiers_crash(faults: Faults) -> None:
+def _verifiers_fail(faults: Faults) -> None:
     verifiers = faults.fleet.coordinator.verifiers
-    verifiers.crashes = 0.5
-    faults.lasting(faults.seconds(3.0, 15.0), partial(setattr, verifiers, "crashes", 0.0))
+    verifiers.failures = faults.random.choice([0.5, 1.0])
+    faults.lasting(faults.seconds(3.0, 15.0), partial(setattr, verifiers, "failures", 0.0))
 
 
 def _clock_jump(faults: Faults) -> None:
@@ -301,6 +301,6 @@ KINDS: dict[str, Fault] = {
     "hung-engine": Fault("a peer's engine hangs: the peer heartbeats but returns no rollout", 1.5, _hung_engine),
     "corrupt-relay": Fault("a peer relays wrong bytes", 0.7, _corrupt_relay),
     "hostile-peer": Fault("a peer uploads invalid rollouts", 0.7, _hostile_peer),
-    "verifiers": Fault("verifiers crash", 1.0, _verifiers_crash),
+    "verifiers": Fault("the verifiers fail on half of the rollouts, or on all of them", 1.0, _verifiers_fail),
     "clock": Fault("the coordinator's wall clock jumps by up to an hour", 0.5, _clock_jump),
 }

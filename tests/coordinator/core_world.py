@@ -140,7 +140,7 @@ class World:
                     self.grants.setdefault(peer_id, []).extend(leases)
                 case StoreRollout(rollout_id):
                     done += self.handle(RolloutStored(rollout_id))
-                    done += self.handle(RolloutScored(rollout_id, 1.0, ""))
+                    done += self.handle(RolloutScored(rollout_id, 1.0))
                 case RecordBatch(step):
                     done += self.handle(BatchRecorded(step))
                 case _:

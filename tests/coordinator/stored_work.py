@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinator.core.events.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
 from coordinator.ledger.store import RunStore
+from coordinator.tasks.checks.task import Score
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment
 
@@ -59,4 +60,4 @@ async def score(store: RunStore, *ids: int, version: int = 3) -> None:
     """Issue, store and score a rollout for each id; its reward is a tenth of the id, and 10 is exactly right."""
     await fill(store, *ids, version=version)
     for one in ids:
-        await store.record_score(RolloutId(one), one / 10, exact=one == 10)
+        await store.record_score(RolloutId(one), Score(one / 10, one == 10))

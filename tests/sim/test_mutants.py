@@ -32,6 +32,7 @@ QUICK = {
     "announced-before-pushed": "I12",
     "leases-never-expire": "deadline",
     "slots-as-asked-for": "starve",
+    "outage-trained-as-zero": "unscored",
     "answered-with-any-version": "version",
     "evaluated-with-any-version": "evaluation",
 }

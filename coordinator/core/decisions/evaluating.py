@@ -25,7 +25,12 @@ from coordinator.core.events.actions import (
     ScoreEvaluation,
     SendLeases,
 )
-from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationRequested, EvaluationScored
+from coordinator.core.events.evaluation_events import (
+    EvaluationKey,
+    EvaluationRequested,
+    EvaluationScored,
+    EvaluationUnscorable,
+)
 from coordinator.core.events.events import MalformedRollout, RolloutReceived
 from coordinator.core.leases.drop_counts import RefusalReason
 from coordinator.core.leases.evaluation_book import SAMPLES_MAX, UNDER_WAY_MAX, Evaluation, EvaluationAttempt
@@ -143,7 +148,7 @@ def give(state: CoreState, member: Member, now: float) -> list[Action]:
     Slots that it holds for training do not count: peers accept up to twice the slots that they may hold.
     """
     book = state.evaluations
-    if not book.has_open() or not _may_evaluate(state, member, now):
+    if state.scoring.pause is not None or not book.has_open() or not _may_evaluate(state, member, now):
         return []
     room = int(state.settings.prefetch_batches * member.concurrent_rollouts) - len(book.held_by(member.peer_id))
     grants: list[LeaseGrant] = []
@@ -307,14 +312,21 @@ def malformed(state: CoreState, event: MalformedRollout) -> list[Action]:
 
 def scored(state: CoreState, event: EvaluationScored, now: float) -> list[Action]:
     """Add a score; the last one completes its evaluation."""
-    reward = event.reward if math.isfinite(event.reward) else 0.0
     sample = (event.problem, event.sample_index)
-    evaluation = state.evaluations.score(event.key, sample, reward, exact=event.exact)
+    evaluation = state.evaluations.score(event.key, sample, event.reward, exact=event.exact)
     if evaluation is None:
         return []
     state.evaluations.end(evaluation, now)
     detail = f"{sum(evaluation.exact)} of {evaluation.samples} completions of {event.key.set_name} are right"
     return [Note("evaluation_done", _name(event.key), detail)]
+
+
+def unscorable(state: CoreState, event: EvaluationUnscorable, now: float) -> list[Action]:
+    """Give an evaluation up that lacks a score: its figures would be those of other completions."""
+    evaluation = state.evaluations.get(event.key)
+    if evaluation is None or evaluation not in state.evaluations.under_way():
+        return []
+    return _give_up(state, evaluation, f"a completion could not be scored: {event.why}", now)
 
 
 def _answer(event: RolloutReceived, reason: str = "") -> AnswerUpload:

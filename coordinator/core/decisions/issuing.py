@@ -229,7 +229,7 @@ class Round:
     def _next_in_line(self, tried: list[tuple[int, Group]]) -> Member | None:
         """Return the next member for which there may be work; this is cheap while pacing admits no work at all."""
         state = self._state
-        if state.newest_version is None:
+        if state.newest_version is None or state.scoring.pause is not None:
             return None
         if tried:  # it has its turn before any new group: older versions will do for it
             groups_ahead, made_with = tried[0][0], tried[0][1].oldest_version

@@ -71,10 +71,11 @@ def started(state: CoreState, now: float) -> list[Action]:
     state.book.restore(groups, now + settings.lease_deadline_s, lost_at=now + settings.reconnect_grace_s)
     # An epoch may have been recorded without what it drops: the crash came in between.
     dropped = epoch_change.drop_orphans(state)
-    unscored = [
+    waiting = [
         ScoreRollout(rollout.rollout_id, group.prompt.problem_id, rollout.completion_token_ids)
         for group in groups
         for rollout in group.rollouts
         if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)
     ]
+    unscored = [one for one in waiting if state.scoring.begin(one, now)]
     return [*dropped, *rollouts.started(state), *unscored]

@@ -2,7 +2,7 @@
 
     upload ─► checks ─► stored ─► scored ─► its group is ready ─► in a batch ─► the batch is recorded, then served
                 │                              │
-                └► refused for a counted reason └► dropped: too old, or without advantage
+                └► refused for a counted reason └► dropped: too old, without advantage, or unscorable
 
 Nothing is acknowledged before it is durable (I1), and a batch is recorded durably before it is served. Whatever passes
 the checks may be stored and trained on, so nothing may pass that the learner cannot compute with; bounds of single
@@ -16,10 +16,8 @@ bounded, so that a policy that is right (or wrong) everywhere still makes steps.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollout_checks import (
     malformed_partial,
     malformed_rollout,
@@ -44,7 +42,6 @@ from coordinator.core.events.events import (
     MalformedRollout,
     PartialReceived,
     RolloutReceived,
-    RolloutScored,
     RolloutStored,
 )
 from coordinator.core.leases.batches import too_old
@@ -68,13 +65,12 @@ class _Storing:
 
 
 class Rollouts:
-    """Rollouts from their upload to their score."""
+    """Rollouts from their upload to the order to score them."""
 
     def __init__(self, state: CoreState, *, last_rollout: int) -> None:
         self._state = state
         self._storing: dict[RolloutId, _Storing] = {}
         self._storing_by_key: dict[AttemptKey, RolloutId] = {}
-        self._scoring_since: dict[RolloutId, float] = {}
         self._last_rollout = last_rollout
 
     # ---------------------------------------------------------------- received and checked
@@ -196,32 +192,10 @@ class Rollouts:
         ]
         group = self._state.book.mark_stored(event.rollout_id)
         if group is not None:
-            self._scoring_since[event.rollout_id] = now
-            actions.append(ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids))
+            score = ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids)
+            if self._state.scoring.begin(score, now):
+                actions.append(score)
         return actions
-
-    # ---------------------------------------------------------------- scored
-
-    def scored(self, event: RolloutScored, now: float) -> list[Action]:
-        """Keep a reward. If it completes its group, the group is reviewed, and a batch formed if one is wanted."""
-        state = self._state
-        noted = self._keep_reward(event, now)
-        group = state.book.ready_group_of(event.rollout_id)
-        changed = [] if group is None else _review(state, group)
-        changed += form_batch(state, now)
-        return noted + changed + issue(state, now) if changed else noted
-
-    def _keep_reward(self, event: RolloutScored, now: float) -> list[Action]:
-        """Keep the reward; a rollout that could not be scored counts with reward 0, and is noted."""
-        since = self._scoring_since.pop(event.rollout_id, None)
-        if since is not None:
-            self._state.forecast.scored(now - since)
-        finite = math.isfinite(event.reward)
-        if not self._state.book.mark_scored(event.rollout_id, event.reward if finite else 0.0):
-            return []
-        if event.error or not finite:
-            return [Note("unscorable", f"rollout {event.rollout_id}", event.error or "the reward is not a number")]
-        return []
 
     # ---------------------------------------------------------------- answers to uploads
 
@@ -279,11 +253,11 @@ def started(state: CoreState) -> list[Action]:
     """Review every group that was ready before a restart: the crash may have come before the drop."""
     actions: list[Action] = []
     for group in state.book.ready_groups():
-        actions += _review(state, group)
+        actions += review(state, group)
     return actions
 
 
-def _review(state: CoreState, group: Group) -> list[Action]:
+def review(state: CoreState, group: Group) -> list[Action]:
     """Drop a ready group without advantage, if the run is configured to."""
     settings, usefulness = state.settings, state.usefulness
     if not settings.drop_without_advantage or state.ended:

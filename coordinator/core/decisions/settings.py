@@ -81,6 +81,8 @@ class CoreSettings:
     """With no call from a learner that has called before for this long the run fails with RC201."""
     scoring_queue_max: int = 4096
     """The most rollouts received and not yet scored; beyond it uploads are answered `busy`."""
+    scoring_failed_share_max: float = 0.5
+    """Share of failures among the newest verdicts above which scoring, and with it the issue of leases, is paused."""
     prompts_ahead_max: int = 256
     """The most problems sampled ahead of need: bounds memory, and what is sampled again after a crash."""
     plan_shape: PlanShape = field(default_factory=PlanShape)

@@ -60,6 +60,8 @@ def _second_attempts(state: CoreState, now: float) -> list[Action]:
 
 
 def _may_duplicate(state: CoreState) -> bool:
+    if state.scoring.pause is not None:
+        return False
     return state.accounts.second_attempts + 1 <= state.settings.duplicate_share * state.accounts.issued
 
 

@@ -25,6 +25,7 @@ from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
+from coordinator.core.leases.scoring_book import ScoringBook
 from coordinator.core.members.allowances import Allowances
 from coordinator.core.members.audit_book import AuditBook
 from coordinator.core.members.learner_profile import Profile
@@ -56,6 +57,7 @@ class CoreState:
             ids_before=restored.ids_before,
             finished=restored.finished[-settings.finished_attempts_kept :],
         )
+        self.scoring = ScoringBook(settings.scoring_failed_share_max)
         self.evaluations = EvaluationBook(settings.finished_attempts_kept)
         self.batches = Batches(
             groups_per_step=settings.groups_per_step,

@@ -256,7 +256,7 @@ class AnswerUpload:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRollout:
-    """Verify the completion of a stored rollout; answered by RolloutScored."""
+    """Verify the completion of a stored rollout; answered by RolloutScored or ScoringFailed."""
 
     rollout_id: RolloutId
     problem_id: str
@@ -265,7 +265,7 @@ class ScoreRollout:
 
 @dataclass(frozen=True, slots=True)
 class ScoreEvaluation:
-    """Verify a completion of a held-out problem; answered by EvaluationScored.
+    """Verify a completion of a held-out problem; answered by EvaluationScored or EvaluationUnscorable.
 
     ``keep``: whether people may want to read it.
     """

@@ -37,10 +37,18 @@ class EvaluationRequested:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScored:
-    """The answer to a ScoreEvaluation. A completion that could not be scored counts with reward 0 and as wrong."""
+    """A completion of a ScoreEvaluation was scored."""
 
     key: EvaluationKey
     problem: int  # index in the request's problems
     sample_index: int
     reward: float
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationUnscorable:
+    """A completion of a ScoreEvaluation could not be scored, however often it was tried."""
+
+    key: EvaluationKey
+    why: str

@@ -11,7 +11,7 @@ import msgspec
 from capacity.model.workers import Worker
 from capacity.replan.events import Solved
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
-from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
+from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.operator_events import Order
 from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import ReachEvent
@@ -244,11 +244,24 @@ class RolloutStored:
 
 @dataclass(frozen=True, slots=True)
 class RolloutScored:
-    """A rollout was scored. ``error``: why the verifier could not do it (the reward is then 0); empty if it could."""
+    """A rollout was scored."""
 
     rollout_id: RolloutId
     reward: float
-    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringFailed:
+    """A rollout could not be scored: the verifier failed, and the completion is not to blame.
+
+    ``reason`` is one word, ``detail`` the end of a traceback or a sentence. ``retryable``: whether it may work next
+    time, or elsewhere.
+    """
+
+    rollout_id: RolloutId
+    reason: str
+    detail: str
+    retryable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,8 +407,10 @@ Event = (
     | PartialReceived
     | RolloutStored
     | RolloutScored
+    | ScoringFailed
     | EvaluationRequested
     | EvaluationScored
+    | EvaluationUnscorable
     | BatchRequested
     | BatchRecorded
     | VersionAnnounced

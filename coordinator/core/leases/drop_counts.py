@@ -22,6 +22,7 @@ DropReason = Literal[
     "late_duplicate",  # another attempt at the same slot was first
     "rolled_back",  # made with a version that an epoch orphaned, or in flight when the epoch was opened
     "audit_failed",  # its peer was convicted by an audit before it was trained on
+    "unscorable",  # a rollout of its group could not be scored: the verifier failed each time
     "run_ended",  # not needed any more
 ]
 

@@ -331,6 +331,15 @@ class LeaseBook(InFlight[Attempt]):
         found = self._find(rollout_id)
         return None if found is None or not found[0].ready else found[0]
 
+    def holds(self, rollout_id: RolloutId) -> bool:
+        """Whether this rollout is of an open or ready group."""
+        return self._find(rollout_id) is not None
+
+    def group_of(self, rollout_id: RolloutId) -> Group | None:
+        """Return the open or ready group of this rollout; None if it has none any more."""
+        found = self._find(rollout_id)
+        return None if found is None else found[0]
+
     def remove(self, group: Group) -> None:
         """Remove a group that goes into a batch, or is dropped.
 

@@ -66,6 +66,21 @@ class RolloutCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoringStatus:
+    """How scoring works. ``paused``: why no rollout is scored and no lease issued; empty while scoring works.
+
+    ``failures``: failed verdicts by reason since the start; ``last_failure`` ends with the newest one's traceback.
+    """
+
+    paused: str
+    paused_s: float
+    waiting: int
+    failures: dict[str, int]
+    last_failure: str
+    unscorable_groups: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """The run at one moment, without its members; steps, versions and ages in learner steps, durations in seconds."""
 
@@ -101,6 +116,7 @@ class RunStatus:
     peers_left_out: int
     peers_by_state: tuple[PeersInState, ...]
     rollouts: RolloutCounts
+    scoring: ScoringStatus
     peer_byte_share: float | None
     learner_utilisation: float | None
     learner_mfu: float | None  # model FLOPs of a step / published peak of the learner's devices; None: not known
@@ -201,6 +217,9 @@ class WaitingWatch:
         wanted, ready = state.settings.groups_per_step, state.book.ready_count
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
         oldest_useful = state.batches.next_step - state.rules.age_max
+        if state.scoring.pause is not None:
+            what = state.scoring.pause.reason.partition("\n")[0]
+            return f"{text}; scoring is paused because it fails: {what}", "one rollout is scored without a failure"
         able = [member for member in state.members if member.may_work]
         if not able and any(member.reputation.switched_off for member in state.members):
             return (
@@ -292,6 +311,7 @@ def build_run_status(
         peers_left_out=max(0, len(state.members) - PEERS_SHOWN_MAX),
         peers_by_state=peers_by_state(state),
         rollouts=_rollout_counts(state),
+        scoring=_scoring(state, now),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
         learner_mfu=values.get("mfu"),
@@ -342,6 +362,18 @@ def _staleness_needed(state: CoreState) -> int | None:
         t_gen_p90_s=t_gen_s,
         t_train_s=t_train_s,
         publish_every_steps=state.rules.publish_every_steps,
+    )
+
+
+def _scoring(state: CoreState, now: float) -> ScoringStatus:
+    book = state.scoring
+    return ScoringStatus(
+        paused="" if book.pause is None else book.pause.reason,
+        paused_s=0.0 if book.pause is None else now - book.pause.since,
+        waiting=len(book),
+        failures=dict(sorted(book.failures.items())),
+        last_failure=book.last_failure,
+        unscorable_groups=book.unscorable_groups,
     )
 
 

@@ -84,4 +84,7 @@ class MathChecker:
         if text == problem.answer.strip():
             return RIGHT
         gold = self._gold(problem.answer)
-        return RIGHT if gold and same_math(gold, parse_math(text)) else WRONG
+        try:
+            return RIGHT if gold and same_math(gold, parse_math(text)) else WRONG
+        except Exception as error:  # the right answer could be parsed, so that the completion is the cause
+            return Score(0.0, False, f"math-verify cannot read it: {type(error).__name__}")

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from rollcast.runtime.errors import TaskError
+
+FailureReason = Literal[
+    "timeout",  # no verdict before the item's deadline
+    "crash",  # the worker ended while it scored the item
+    "exception",  # the reward function or check raised, or returned no number
+    "unavailable",  # a service does not answer, or refuses
+    "limit",  # a limit on money or tokens is reached
+]
+FAILURE_REASONS: tuple[FailureReason, ...] = get_args(FailureReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +52,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A completion's score: ``reward`` in [0, 1]; ``exact`` if it is fully right, else ``detail`` is the reason."""
+    """A completion's score: a finite ``reward``; ``exact`` if it is fully right, else ``detail`` may be the reason.
+
+    ``parts`` has the named components of the reward, such as format and correctness, for people to read.
+    """
 
     reward: float
     exact: bool
     detail: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+class ScoringFailure(Exception):
+    """A check could not be made, and the completion is not to blame; see coordinator.verifiers.scorer.Failed."""
+
+    def __init__(self, reason: FailureReason, detail: str, *, retryable: bool = True) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason, self.detail, self.retryable = reason, detail, retryable
 
 
 class TaskAdapter(Protocol):

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coordinator.tasks.build import task_config_to_json
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.curation.curate import CHUNK_ROWS, Profile
 from coordinator.tasks.curation.pass_rates import PassRate, ProfileFile, key_of
@@ -17,9 +16,11 @@ from coordinator.tasks.fields import Row
 from coordinator.tasks.rows import problem_of
 from coordinator.tasks.sources import RowsTask
 from coordinator.tasks.token_limits import TokenLimits
-from coordinator.verifiers.pool import VerifierPool, VerifyItem
+from coordinator.verifiers.build import build_scorer
+from coordinator.verifiers.scorer import Failed, ScoreItem, Scorer, Verdict, score_again
 from learner.evaluation.offline import CheckpointSampler, load_policy
 from rollcast.cli.run.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
+from rollcast.runtime.errors import NotScored
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.stop_strings import StopStrings
@@ -50,27 +51,24 @@ def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kep
     }
     file = ProfileFile(kept, settings)
     with _loop() as run_on_loop:
-        verifier = config.verifier
-        pool = VerifierPool(
-            task_config_to_json(task), config.run.seed, verifier.processes, verifier.timeout_s, verifier.queue_max
-        )
-        run_on_loop(pool.start(), START_DEADLINE_S)
+        scorer = build_scorer(task, config.run.seed, config.verifier)
+        run_on_loop(scorer.start(), START_DEADLINE_S)
         try:
-            scores = _Scores(pool, tokenizer, config.sampling.stop_strings, run_on_loop)
+            scores = _Scores(scorer, tokenizer, config.sampling.stop_strings, run_on_loop)
             limits = TokenLimits(tokenizer, config.sampling.prompt_tokens_max, config.sampling.new_tokens_max)
             sampler = CheckpointSampler(host, params, CHUNK_ROWS * samples, scores.score, config.run.seed)
             yield _Profiler(file, limits, sampler, scores, samples).profile
         finally:
-            run_on_loop(pool.close(), START_DEADLINE_S)
+            run_on_loop(scorer.close(), START_DEADLINE_S)
 
 
 class _Scores:
     """Verifies completions of one chunk of rows; a row's index in the chunk is its example_id."""
 
     def __init__(
-        self, pool: VerifierPool, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_on_loop: RunOnLoop
+        self, scorer: Scorer, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_on_loop: RunOnLoop
     ) -> None:
-        self._pool = pool
+        self._scorer = scorer
         self._ends = StopStrings(stop_strings, tokenizer.decode)
         self._tokenizer = tokenizer
         self._run_on_loop = run_on_loop
@@ -82,15 +80,21 @@ class _Scores:
 
     async def _score_all(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
         items = [
-            VerifyItem(
-                number,
+            ScoreItem(
+                str(number),
                 self.problems[one.example_id],
                 self._tokenizer.decode(self._ends.cut(tuple(one.token_ids))),
             )
             for number, one in enumerate(completions)
         ]
-        verdicts = await asyncio.gather(*(self._pool.score(item) for item in items))
-        return [pb.CompletionScore(reward=verdict.reward, exact=verdict.exact) for verdict in verdicts]
+        verdicts = await score_again(self._scorer, items)
+        return [_score_of(verdict) for verdict in verdicts]
+
+
+def _score_of(verdict: Verdict) -> pb.CompletionScore:
+    if isinstance(verdict, Failed):
+        raise NotScored("a completion could not be scored", cause=verdict.words, fix="see the cause")
+    return pb.CompletionScore(reward=verdict.score.reward, exact=verdict.score.exact)
 
 
 class _Profiler:

@@ -71,6 +71,9 @@ def samples(
         console.print(f"[dim]output[/dim]  {escape(one.completion)}", highlight=False)
         if one.answer:
             console.print(f"[dim]answer[/dim]  {escape(one.answer)}", highlight=False)
-        if one.error:
-            console.print(f"[dim]error[/dim]   {escape(one.error)}", highlight=False)
+        if one.parts:
+            parts = ", ".join(f"{name} {value:g}" for name, value in one.parts.items())
+            console.print(f"[dim]parts[/dim]   {escape(parts)}", highlight=False)
+        if one.detail:
+            console.print(f"[dim]detail[/dim]  {escape(one.detail)}", highlight=False)
     return 0

@@ -69,6 +69,7 @@ class LedgerJudge:
         self._quarantined: set[str] = set()  # identities whose quarantine is durable
         self._last_lease = self._last_rollout = 0
         self._scored: set[int] = set()
+        self._unscored: set[int] = set()  # the last verdict was a failure
         self._prompts: dict[int, str] = {}
         self._versions: dict[int, int] = {}  # the epoch of each announced version
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
@@ -91,6 +92,7 @@ class LedgerJudge:
         self._of_event: dict[type, Callable[[Any], None]] = {
             ev.RolloutStored: self._stored,
             ev.RolloutScored: self._was_scored,
+            ev.ScoringFailed: self._failed,
             ev.BatchRecorded: self._batch_recorded,
             ev.VersionAnnounced: self._announced,
             PeerEnabled: self._enabled,
@@ -131,6 +133,7 @@ class LedgerJudge:
         deadline = now + self._settings.lease_deadline_s  # a restart gives live attempts a full period
         self._deadlines = deque((deadline, key) for key, one in books.attempts.items() if one.rollout_id is None)
         self._scored = {one.rollout_id for group in restored.groups for one in group.rollouts if one.scored}
+        self._unscored.clear()
         self._verdicts.checks += 4
 
     def see(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
@@ -191,6 +194,11 @@ class LedgerJudge:
 
     def _was_scored(self, event: ev.RolloutScored) -> None:
         self._scored.add(event.rollout_id)
+        self._unscored.discard(event.rollout_id)
+
+    def _failed(self, event: ev.ScoringFailed) -> None:
+        if event.rollout_id not in self._scored:
+            self._unscored.add(event.rollout_id)
 
     def _batch_recorded(self, event: ev.BatchRecorded) -> None:
         books = self.books
@@ -200,6 +208,7 @@ class LedgerJudge:
             books.acknowledged.discard(key)
             books.counts["trained"] += 1
             self._scored.discard(rollout_id)
+            self._unscored.discard(rollout_id)
         self.recorded = event.step + 1
         self._count_trained(event.step)
 
@@ -270,6 +279,7 @@ class LedgerJudge:
             books.live[issued.slot].remove(key)
         else:
             books.filled.pop(issued.slot, None)
+            self._unscored.discard(issued.rollout_id)
             if issued.durable:
                 books.rollouts.pop(issued.rollout_id, None)
         if not books.live.get(issued.slot):
@@ -365,7 +375,9 @@ class LedgerJudge:
                 self._blame("I3", f"step {step} trains on version {oldest}", rollout_id)
             if rollout is not None and self._rolled_back(rollout):
                 self._blame("I3", f"step {step} trains on an orphaned version: {rollout.oldest_version}", rollout_id)
-            if rollout_id not in self._scored or not books.attempts[key].durable:
+            if rollout_id in self._unscored:
+                self._blame("unscored", f"step {step} trains on a rollout that the verifier failed on", rollout_id)
+            elif rollout_id not in self._scored or not books.attempts[key].durable:
                 self._blame("I2", f"rollout {rollout_id} is not stored and scored", rollout_id)
         self.batches[step] = action.rollout_ids
         self._verdicts.trace.add(self._now, "batch", step, action.rollout_ids)

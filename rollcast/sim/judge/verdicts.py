@@ -23,6 +23,7 @@ RULES = {
     "I11": "issued = trained + dropped for a counted reason + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",
     "deadline": "no attempt without a rollout stays live after the deadline of its lease",
+    "unscored": "no rollout is trained whose last verdict is a failure of the verifier",
     "starve": "a peer that delivers nothing gets ever less work: what it lets expire in a row is a few batches at most",
     "version": "no peer answers a lease with an older version than one with which it had answered before the lease",
     "evaluation": "each evaluation ends, its samples are what was leased, and none of them is trained on",

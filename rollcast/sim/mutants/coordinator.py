@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.core.decisions import epoch_change, evaluating, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, rollouts, verdicts
 from coordinator.core.decisions.rollouts import Rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
@@ -16,6 +16,7 @@ from coordinator.core.events.actions import (
     ServeBatch,
     StoreRollout,
 )
+from coordinator.core.events.events import RolloutScored
 from coordinator.core.events.restored import Restored
 from coordinator.core.leases import batches, lease_book
 from coordinator.core.leases.evaluation_book import EvaluationBook
@@ -203,6 +204,10 @@ def _open_to_all(self: SlotState, lost: Any) -> bool:
     return self.filling is None
 
 
+def _failed_is_zero(_failed: Any) -> Any:
+    return lambda state, event, now: verdicts.scored(state, RolloutScored(event.rollout_id, 0.0), now)
+
+
 # ---------------------------------------------------------------- evaluations
 
 #: So many evaluations, by all peers, that each seed has samples with peers that lie or are lost.
@@ -387,6 +392,12 @@ MUTANTS = (
             Patch(evaluating, "_hopeless", always("")),
         ),
         _EVALUATING,
+    ),
+    Mutant(
+        "outage-trained-as-zero",
+        "unscored",
+        "a rollout that the verifier fails on gets the reward 0",
+        (Patch(verdicts, "failed", _failed_is_zero),),
     ),
 )
 

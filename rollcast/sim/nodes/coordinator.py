@@ -19,6 +19,7 @@ from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.members import standby
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.recovery import resume
+from coordinator.tasks.checks.task import Score
 from learner.publishing.epochs import EpochStart
 from rollcast.runtime.errors import StoreError
 from rollcast.sim.kernel.disk import Disk
@@ -425,7 +426,11 @@ class CoordinatorNode(Server):
         reward = float(sum(item.completion_token_ids) % 2)
         self.apply(evaluations.EvaluationScored(item.key, item.problem, item.sample_index, reward, reward == 1.0))
 
-    def _verified(self, item: act.ScoreRollout, reward: float) -> None:
-        if self.store is not None:
-            self._kept(self.store.record_score(item.rollout_id, reward, exact=False))
-            self.apply(ev.RolloutScored(item.rollout_id, reward, ""))
+    def _verified(self, item: act.ScoreRollout, reward: float | None) -> None:
+        if self.store is None:
+            return
+        if reward is None:
+            self.apply(ev.ScoringFailed(item.rollout_id, "unavailable", "", retryable=True))
+            return
+        self._kept(self.store.record_score(item.rollout_id, Score(reward, False)))
+        self.apply(ev.RolloutScored(item.rollout_id, reward))

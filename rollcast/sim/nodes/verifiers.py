@@ -1,4 +1,4 @@
-"""Simulate the coordinator's pool of verifier processes: a number of them, the time of each item, and crashes."""
+"""Simulate the coordinator's pool of verifier processes: a number of them, the time of each item, and failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rollcast.sim.settings import FleetSettings
 
 _SPREAD = 0.5  # sigma of the logarithm of an item's time; rollcast/sim/validation.py assumes the same
 
-Scored = Callable[[ScoreRollout, float], None]
+#: Receives the reward; None: the verifier failed.
+Scored = Callable[[ScoreRollout, float | None], None]
 
 
 class Verifiers:
@@ -23,7 +24,7 @@ class Verifiers:
     """
 
     def __init__(self, settings: FleetSettings, process: Process, random: Random) -> None:
-        self.crashes = 0.0  # share of items during which a verifier dies; each is verified a second time
+        self.failures = 0.0  # share of items that get no score: verifiers crash, or a reward service is down
         self._settings = settings
         self._process = process
         self._random = random
@@ -36,7 +37,7 @@ class Verifiers:
         self._busy = 0
 
     def score(self, item: ScoreRollout, scored: Scored) -> None:
-        """Verify a completion; ``scored`` is called with its reward."""
+        """Verify a completion; ``scored`` is called with its reward, or with None if the verifier fails."""
         self._waiting.append((item, scored))
         self._begin()
 
@@ -45,11 +46,10 @@ class Verifiers:
             self._busy += 1
             item, scored = self._waiting.popleft()
             seconds = self._settings.verify_s * self._random.lognormvariate(0.0, _SPREAD)
-            if self.crashes and self._random.random() < self.crashes:
-                seconds *= 2.0
-            self._process.later(seconds, self._done, item, scored)
+            fails = self.failures > 0.0 and self._random.random() < self.failures
+            self._process.later(seconds, self._done, item, scored, fails)
 
-    def _done(self, item: ScoreRollout, scored: Scored) -> None:
+    def _done(self, item: ScoreRollout, scored: Scored, fails: bool) -> None:
         self._busy -= 1
-        scored(item, float(sum(item.completion_token_ids) % 2))
+        scored(item, None if fails else float(sum(item.completion_token_ids) % 2))
         self._begin()

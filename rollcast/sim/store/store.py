@@ -25,6 +25,7 @@ from coordinator.core.events.restored import RestoredFinished, RestoredGroup
 from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from coordinator.ledger.thread import COMMIT_MAX
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.kernel.process import Process
@@ -191,15 +192,9 @@ class MemoryStore:
         return self.submit(self.tables.store_rollouts, actions)
 
     def record_score(
-        self,
-        rollout_id: RolloutId,
-        reward: float,
-        *,
-        exact: bool,
-        error: str = "",
-        problem: ProblemReward | None = None,
+        self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None
     ) -> asyncio.Future[None]:
-        return self.submit(self.tables.record_score, rollout_id, reward, exact, error, problem)
+        return self.submit(self.tables.record_score, rollout_id, score, problem)
 
     def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
         return self.submit(self.tables.problem_rewards)

@@ -20,6 +20,7 @@ from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -149,13 +150,11 @@ class Tables:
         for action in actions:
             self._store(action)
 
-    def record_score(
-        self, rollout_id: RolloutId, reward: float, exact: bool, error: str, problem: ProblemReward | None
-    ) -> None:
+    def record_score(self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None) -> None:
         stored = self._rollouts.get(rollout_id)
         if stored is None or stored.reward is not None:
             raise _contradicted(f"rollout {rollout_id} is unknown or scored")
-        stored.reward, stored.exact = reward, exact
+        stored.reward, stored.exact = score.reward, score.exact
         if problem is not None:
             self._problem_rewards[problem.problem_id] = problem
 

@@ -173,7 +173,7 @@ class ClosedLoop:
                 case StoreRollout(rollout_id):
                     self.at(0.01, RolloutStored(rollout_id))
                 case ScoreRollout(rollout_id):
-                    self.at(self.scenario.score_s, RolloutScored(rollout_id, 1.0, ""))
+                    self.at(self.scenario.score_s, RolloutScored(rollout_id, 1.0))
                 case RecordBatch(step):
                     self.at(0.01, BatchRecorded(step))
                 case ServeBatch(step, _):

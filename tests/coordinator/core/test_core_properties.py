@@ -38,6 +38,7 @@ from coordinator.core.events.events import (
     RolloutScored,
     RolloutStored,
     RunEnded,
+    ScoringFailed,
     Tick,
     VersionAnnounced,
     VersionHeld,
@@ -70,6 +71,7 @@ class RandomFleet:
         profiles: bool = False,
     ) -> None:
         self.random = random.Random(seed)
+        self.failures = random.Random(seed)  # of scoring
         self.now = 0.0
         self.uploads = self.prompts_made = self.events = self.punches = 0
         self.to_store: list[RolloutId] = []
@@ -150,7 +152,10 @@ class RandomFleet:
     def score(self) -> None:
         if self.to_score:
             rollout_id = self.to_score.pop(self.random.randrange(len(self.to_score)))
-            self.handle(RolloutScored(rollout_id, 1.0, self.random.choice(["", "no answer"])))
+            if self.failures.random() < 0.05:
+                self.handle(ScoringFailed(rollout_id, "exception", "", self.failures.random() < 0.8))
+            else:
+                self.handle(RolloutScored(rollout_id, 1.0))
 
     def record(self) -> None:
         if self.to_record:

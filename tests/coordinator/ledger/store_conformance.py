@@ -15,6 +15,7 @@ from coordinator.core.events.actions import CloseGroup, Note, RecordEpoch, Recor
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.ledger.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import rollout_to_pb
@@ -115,7 +116,7 @@ class StoreConformance(ABC):
             with pytest.raises(StoreError, match="not open"):
                 await store.close_attempt(close(lease_id))
         with pytest.raises(StoreError):
-            await store.record_score(RolloutId(1), 1.0, exact=True)
+            await store.record_score(RolloutId(1), Score(1.0, True))
 
     # ---------------------------------------------------------------- batches
 
@@ -198,10 +199,10 @@ class StoreConformance(ABC):
         await fill(store, 1)
         await fill(store, 2)
         assert await store.problem_rewards() == []
-        store.record_score(RolloutId(1), 1.0, exact=True, problem=ProblemReward("b", 1, 1.0, 0.0))
-        await store.record_score(RolloutId(2), 0.0, exact=False, problem=ProblemReward("a", 1, 0.0, 0.0))
+        store.record_score(RolloutId(1), Score(1.0, True), problem=ProblemReward("b", 1, 1.0, 0.0))
+        await store.record_score(RolloutId(2), Score(0.0, False), problem=ProblemReward("a", 1, 0.0, 0.0))
         await fill(store, 3)
-        await store.record_score(RolloutId(3), 0.0, exact=False, problem=ProblemReward("b", 2, 0.5, 0.25))
+        await store.record_score(RolloutId(3), Score(0.0, False), problem=ProblemReward("b", 2, 0.5, 0.25))
         again = await self.opened_again(store, tmp_path)
         assert await again.problem_rewards() == [ProblemReward("a", 1, 0.0, 0.0), ProblemReward("b", 2, 0.5, 0.25)]
         await again.close()
@@ -447,10 +448,10 @@ class CompactionConformance(StoreConformance):
         await store.record_batch(batch(1, 3))
         assert await self._compact(store, 1) == 2
         before = await store.counts()
-        await store.record_score(RolloutId(1), 1.0, exact=True)
+        await store.record_score(RolloutId(1), Score(1.0, True))
         assert await store.counts() == before
         with pytest.raises(StoreError):
-            await store.record_score(RolloutId(500), 1.0, exact=True)  # no such rollout ever existed
+            await store.record_score(RolloutId(500), Score(1.0, True))  # no such rollout ever existed
 
     async def test_compacted_ids_stay_refused(self, store: CompactingStore) -> None:
         await self._old_run(store)

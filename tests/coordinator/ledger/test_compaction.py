@@ -14,6 +14,7 @@ from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.retention import GROUPS_MAX, Retention, horizon_step, next_group_count, segments_to_delete
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoreCounts
+from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
 from tests.coordinator.stored_work import attempt, batch, close, group, rollout, store_rollout
@@ -37,7 +38,7 @@ async def one_step(ledger: Ledger, step: int) -> None:
             ledger.record_attempt(attempt(one * 2 + 1, index, group_id=one))
             done = rollout(one * 2 + 1, index, group_id=one, version=max(0, step - STALENESS), tokens=500)
             ledger.store_rollouts([store_rollout(one * 2 + index, done)])
-            ledger.record_score(RolloutId(one * 2 + index), 0.5, exact=False)
+            ledger.record_score(RolloutId(one * 2 + index), Score(0.5, False))
         ledger.record_event("group", str(one), "done", cause=f"step {step}")
     for index in (0, 1):
         ledger.close_attempt(close(ids[0] * 2 + 1, "stale", sample_index=index))

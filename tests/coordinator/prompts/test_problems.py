@@ -16,6 +16,7 @@ from coordinator.prompts.tokenizers import check_stop_strings, run_tokenizer, st
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
+from coordinator.verifiers.scorer import Scored
 from rollcast.runtime.errors import ConfigError, TaskError
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.joining.grpc_client import translate
@@ -64,7 +65,8 @@ async def test_another_task_with_limits_that_it_fits() -> None:
         (prompt,) = await problems.sample(1)
         answer = problems.tokenizer.encode(problems.sampled(prompt.problem_id).answer)
         verdict = await problems.score(RolloutId(1), prompt.problem_id, [*answer, problems.tokenizer.eos_id])
-        assert verdict.exact
+        assert isinstance(verdict, Scored)
+        assert verdict.score.exact
     finally:
         await problems.close()
 

@@ -8,7 +8,7 @@ import pytest
 from coordinator.ledger.sqlite import Ledger
 from coordinator.prompts import samples as kept
 from coordinator.prompts.samples import Sample, SampleBook, evaluated, sample_of, trained
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
@@ -19,7 +19,7 @@ PROBLEM = Problem("chain_sum:3", "1+1=", "2", {})
 
 
 def sample(version: int, index: int = 0, name: str = "held_out", completion: str = "2") -> Sample:
-    return sample_of(name, version, PROBLEM, index, completion, (1.0, True, ""))
+    return sample_of(name, version, PROBLEM, index, completion, Score(1.0, True, "all of it", {"format": 0.5}))
 
 
 async def test_the_newest_evaluation_is_shown_first(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_training_rollouts_come_from_the_ledger(tmp_path: Path) -> None:
         ledger.record_group(group(number), PROBLEM.to_json())
         ledger.record_attempt(attempt(number, group_id=number))
         ledger.store_rollouts([store_rollout(number, rollout(number, group_id=number))])
-        await ledger.record_score(RolloutId(number), number / 2, exact=number == 2)
+        await ledger.record_score(RolloutId(number), Score(number / 2, number == 2))
     tokenizer = Tokenizer((), "0123456789")
     newest, older = trained(folder, tokenizer, 10)
     await ledger.close()

@@ -7,14 +7,15 @@ import json
 import sys
 
 from coordinator.tasks.checks.task import Problem
-from coordinator.verifiers.pool import VerifierPool, VerifyItem
+from coordinator.verifiers.pool import VerifierPool
+from coordinator.verifiers.scorer import ScoreItem
 
 
 async def main(command: list[str], task_json: str, completion: str) -> None:
     pool = VerifierPool(task_json, 0, 2, 60.0, 10, command=command)
     await pool.start()
     problem = Problem("hostile:0", "a", "a", {})
-    waiting = [asyncio.create_task(pool.score(VerifyItem(key, problem, completion))) for key in range(2)]
+    waiting = [asyncio.create_task(pool.score([ScoreItem(str(key), problem, completion)])) for key in range(2)]
     await asyncio.sleep(0.2)  # let the items reach the processes
     print(json.dumps(pool.pids), flush=True)
     await asyncio.gather(*waiting)

@@ -16,8 +16,9 @@ import pytest
 
 from coordinator.config.tasks import CodeCheck, JsonlTask, ReasoningGymTask
 from coordinator.tasks.build import build_task, task_config_to_json
-from coordinator.tasks.checks.task import Problem
-from coordinator.verifiers.pool import COMPLETION_LENGTH_MAX, Verdict, VerifierPool, VerifyItem
+from coordinator.tasks.checks.task import Problem, Score
+from coordinator.verifiers.pool import VerifierPool
+from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, Failed, Scored, ScoreItem, Verdict, score_again
 from rollcast.runtime.errors import TaskError
 from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
 
@@ -56,8 +57,15 @@ async def hostile_pool(
 
 
 async def verdicts(pool: VerifierPool, *completions: str) -> list[Verdict]:
-    items = [VerifyItem(key, ANY, completion) for key, completion in enumerate(completions)]
-    return await asyncio.gather(*(pool.score(item) for item in items))
+    return await pool.score([item(key, ANY, completion) for key, completion in enumerate(completions)])
+
+
+def item(key: int, problem: Problem, completion: str) -> ScoreItem:
+    return ScoreItem(str(key), problem, completion)
+
+
+def right(key: int) -> Scored:
+    return Scored(str(key), Score(1.0, True))
 
 
 def runs(pid: int) -> bool:
@@ -86,13 +94,11 @@ async def test_a_real_task(capsys: pytest.CaptureFixture[str]) -> None:
     problems = [task.problem(key // 8) for key in range(256)]
     texts = [problem.answer if key % 3 else "nonsense" for key, problem in enumerate(problems)]
     began = time.perf_counter()
-    scored = await asyncio.gather(
-        *(pool.score(VerifyItem(key, problems[key], texts[key])) for key in range(256))  # more than the queue holds
-    )
+    scored = await pool.score([item(key, problems[key], texts[key]) for key in range(256)])  # more than the queue holds
     scored_s = time.perf_counter() - began
     pids = pool.pids
     await pool.close()
-    assert scored == [Verdict(key, float(key % 3 > 0), key % 3 > 0) for key in range(256)]
+    assert scored == [Scored(str(key), Score(float(key % 3 > 0), key % 3 > 0)) for key in range(256)]
     assert len(pids) == 2
     assert not any(runs(pid) for pid in pids)
     with capsys.disabled():
@@ -113,10 +119,11 @@ async def test_programs_are_checked_by_their_tests(tmp_path: Path) -> None:
     await pool.start()
     programs = ("```python\ndef add(a, b): return a + b\n```", "def add(a, b): return 0", "import os; os.abort()")
     try:
-        found = await asyncio.gather(*(pool.score(VerifyItem(n, ADD, one)) for n, one in enumerate(programs)))
+        found = await pool.score([item(n, ADD, one) for n, one in enumerate(programs)])
     finally:
         await pool.close()
-    assert found == [Verdict(0, 1.0, True), Verdict(1, 0.0, False), Verdict(2, 0.0, False)]
+    wrong = Score(0.0, False, "0 of 1 tests passed")
+    assert found == [right(0), Scored("1", wrong), Scored("2", wrong)]
 
 
 async def test_a_program_dies_with_its_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +134,7 @@ async def test_a_program_dies_with_its_verifier(tmp_path: Path, monkeypatch: pyt
         try:
             # Forks may fail: how many processes their user has is counted over all sandboxes of the machine.
             program = "import os\nfor _ in range(3):\n  try: os.fork()\n  except OSError: pass\nwhile True: pass"
-            assert await pool.score(VerifyItem(1, ADD, program)) == Verdict(1, 0.0, False, "timeout")
+            assert await pool.score([item(1, ADD, program)]) == [Failed("1", "timeout", "no verdict within 0.5 s")]
             assert until(lambda: not alive(sandboxes))
         finally:
             await pool.close()
@@ -148,63 +155,75 @@ async def test_hanging_item_does_not_affect_others(tmp_path: Path) -> None:
         began = time.monotonic()
         scored = await verdicts(pool, "fine", "fine", "hang", "fine", "spin", *["fine"] * 20)
         assert time.monotonic() - began < 15.0
-        assert [verdict.key for verdict in scored if verdict.error] == [2, 4]
-        assert scored[2] == Verdict(2, 0.0, False, "timeout")
-        assert all(verdict.exact for verdict in scored if not verdict.error)
+        failed = {key: Failed(str(key), "timeout", "no verdict within 0.5 s") for key in (2, 4)}
+        assert scored == [failed.get(key, right(key)) for key in range(25)]
         assert not runs(before)
 
 
 async def test_crash_does_not_affect_other_items(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         scored = await verdicts(pool, "fine", "crash", *["fine"] * 10, "chatter", *["fine"] * 10)
-        assert [(verdict.key, verdict.error) for verdict in scored if not verdict.exact] == [
-            (1, "the verifier crashed"),
-            (12, "the verifier crashed"),
-        ]
+        failed = [one for one in scored if isinstance(one, Failed)]
+        assert failed == [Failed("1", "crash", "it ended"), Failed("12", "crash", "last words")]
 
 
-async def test_item_of_a_killed_process_is_retried(tmp_path: Path) -> None:
+async def test_an_item_that_failed_can_be_scored_again(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
-        assert all(verdict.exact for verdict in await verdicts(pool, "fine", "crash once", "fine"))
-        assert (tmp_path / "crashed").is_dir()
+        first, crashed, third = await verdicts(pool, "fine", "crash once", "fine")
+        assert (first, third) == (right(0), right(2))
+        assert isinstance(crashed, Failed)
+        assert await score_again(pool, [item(1, ANY, "crash once")]) == [right(1)]
+
+
+async def test_score_again_gives_up(tmp_path: Path) -> None:
+    async with hostile_pool(tmp_path) as pool:
+        scored, crashed = await score_again(pool, [item(0, ANY, "fine"), item(1, ANY, "crash")])
+        assert scored == right(0)
+        assert isinstance(crashed, Failed)
+
+
+async def test_one_key_is_scored_once(tmp_path: Path) -> None:
+    """A second run of this item would succeed."""
+    async with hostile_pool(tmp_path) as pool:
+        both = await asyncio.gather(*(pool.score([item(7, ANY, "crash once")]) for _ in range(2)))
+        assert both[0] == both[1]
+        assert isinstance(both[0][0], Failed)
 
 
 async def test_a_process_that_dies_idle_is_replaced(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         (pid,) = pool.pids
         psutil.Process(pid).kill()
-        assert all(verdict.exact for verdict in await verdicts(pool, "fine", "fine"))
+        items = [item(key, ANY, "fine") for key in range(2)]
+        assert await score_again(pool, items) == [right(0), right(1)]
         assert pool.pids != [pid]
 
 
 async def test_failing_verifiers_say_so(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         scored = await verdicts(pool, "raise", "print", "write", "memory", "\ud800", "fine")
-        assert [verdict.error for verdict in scored] == [
-            "ValueError: no such thing",
-            "",  # what a library prints does not count as an answer
-            scored[2].error,
-            "MemoryError: ",
-            "",
-            "",
-        ]
-        assert scored[2].error.startswith("OSError")
-        assert [verdict.reward for verdict in scored] == [0.0, 1.0, 0.0, 0.0, 1.0, 1.0]
+        assert [scored[key] for key in (1, 4, 5)] == [right(1), right(4), right(5)]  # prints are no answers
+        for key, words in ((0, "ValueError: no such thing"), (2, "OSError"), (3, "MemoryError")):
+            failed = scored[key]
+            assert isinstance(failed, Failed)
+            assert failed.reason == "exception"
+            assert words in failed.detail
+            assert "Traceback" in failed.detail
 
 
 async def test_enormous_completion_is_not_read(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         enormous, large = await verdicts(pool, "a" * (COMPLETION_LENGTH_MAX + 1), "a" * COMPLETION_LENGTH_MAX)
-        assert (enormous.reward, enormous.error) == (0.0, "the completion is too long")
-        assert large.exact
+        assert enormous == Scored("0", Score(0.0, False, "the completion is too long"))
+        assert large == right(1)
 
 
 async def test_full_queue_makes_score_wait(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path, queue_max=2) as pool:
-        scoring = asyncio.gather(*(pool.score(VerifyItem(key, ANY, "fine")) for key in range(10)))
+        scoring = asyncio.gather(*(pool.score([item(key, ANY, "fine")]) for key in range(10)))
         await asyncio.sleep(0)
-        assert pool._queue.full()
-        assert [verdict.key for verdict in await scoring] == list(range(10))  # score waits while the queue is full
+        assert pool._jobs.full
+        assert await scoring == [[right(key)] for key in range(10)]  # score waits while the queue is full
 
 
 @pytest.mark.parametrize(
@@ -231,19 +250,19 @@ async def test_pool_fails_when_processes_do_not_restart(
     tmp_path: Path, mode: str, command: tuple[str, ...], completion: str, words: str
 ) -> None:
     async with hostile_pool(tmp_path, mode=mode, timeout_s=0.3, queue_max=4, command=command) as pool:
-        first = asyncio.create_task(pool.score(VerifyItem(0, ANY, completion)))
-        others = [asyncio.create_task(pool.score(VerifyItem(key, ANY, "fine"))) for key in range(1, 30)]
+        first = asyncio.create_task(pool.score([item(0, ANY, completion)]))
+        others = [asyncio.create_task(pool.score([item(key, ANY, "fine")])) for key in range(1, 30)]
         outcomes = await asyncio.gather(first, *others, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, TaskError)]
         assert len(failures) >= 29
         assert words in str(failures[0])
         with pytest.raises(TaskError, match=words):
-            await pool.score(VerifyItem(99, ANY, "fine"))
+            await pool.score([item(99, ANY, "fine")])
 
 
 async def test_close_leaves_no_process_and_no_waiter(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path, processes=2, timeout_s=60.0, queue_max=1) as pool:
-        waiting = [asyncio.create_task(pool.score(VerifyItem(key, ANY, "hang"))) for key in range(40)]
+        waiting = [asyncio.create_task(pool.score([item(key, ANY, "hang")])) for key in range(40)]
         await asyncio.sleep(0.1)
         pids = pool.pids
         await pool.close()
@@ -251,7 +270,7 @@ async def test_close_leaves_no_process_and_no_waiter(tmp_path: Path) -> None:
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(outcome, TaskError) for outcome in outcomes)
         with pytest.raises(TaskError, match="closed"):
-            await pool.score(VerifyItem(0, ANY, "fine"))
+            await pool.score([item(0, ANY, "fine")])
 
 
 @pytest.mark.parametrize("completion", ["hang", "spin"])

@@ -61,7 +61,7 @@ class Scored:
             ids.append(stored[0].rollout_id)
             core.handle(RolloutStored(ids[-1]), 0.0)
         for rollout_id, reward in zip(ids, rewards, strict=True):
-            actions = list(world.handle(RolloutScored(rollout_id, reward, "")))
+            actions = list(world.handle(RolloutScored(rollout_id, reward)))
         return grants[0][0], actions
 
     @property
@@ -188,9 +188,9 @@ def test_a_waiting_learner_is_served_when_the_last_rollout_is_scored() -> None:
     for upload, (lease, slot) in enumerate(leases):
         world.core.handle(received("a", upload, rollout(lease, slot.sample_index)), 0.0)
         assert only(world.core.handle(RolloutStored(RolloutId(upload + 1)), 0.0), ScoreRollout)
-    assert world.core.handle(RolloutScored(RolloutId(2), 1.0, ""), 0.0) == []
+    assert world.core.handle(RolloutScored(RolloutId(2), 1.0), 0.0) == []
     assert RecordBatch(Step(0), (RolloutId(1), RolloutId(2))) in world.core.handle(
-        RolloutScored(RolloutId(1), 0.0, ""), 0.0
+        RolloutScored(RolloutId(1), 0.0), 0.0
     )
 
 

@@ -4,7 +4,6 @@ and late ones.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,6 @@ from coordinator.core.events.actions import (
     Action,
     AnswerUpload,
     CloseAttempt,
-    Note,
     Penalise,
     RecordAttempt,
     ScoreRollout,
@@ -67,7 +65,7 @@ def test_a_rollout_is_stored_then_acknowledged_then_scored() -> None:
         answer(1, lease, 0),
         ScoreRollout(RolloutId(1), "problem-0", (5, 1)),
     ]
-    assert handle(world, RolloutScored(RolloutId(1), 1.0, "")) == []
+    assert handle(world, RolloutScored(RolloutId(1), 1.0)) == []
     assert world.core.status(0.0).rollouts.accepted == 1
 
 
@@ -254,20 +252,8 @@ def test_busy_leaves_the_attempt_open() -> None:
     handle(world, received("a", 1, rollout(lease, 0)))
     assert handle(world, received("a", 2, rollout(lease, 1))) == [answer(2, lease, 1, "busy")]
     handle(world, RolloutStored(RolloutId(1)))
-    handle(world, RolloutScored(RolloutId(1), 0.0, ""))
+    handle(world, RolloutScored(RolloutId(1), 0.0))
     assert only(handle(world, received("a", 3, rollout(lease, 1))), StoreRollout) != []
-
-
-@pytest.mark.parametrize(("reward", "error"), [(0.0, "the verifier timed out"), (math.nan, "")])
-def test_a_rollout_that_cannot_be_scored_counts_and_is_noted(reward: float, error: str) -> None:
-    world, lease = world_with_lease()
-    handle(world, received("a", 1, rollout(lease, 0)))
-    handle(world, RolloutStored(RolloutId(1)))
-    assert handle(world, RolloutScored(RolloutId(1), reward, error)) == [
-        Note("unscorable", "rollout 1", error or "the reward is not a number")
-    ]
-    assert [filling.reward for group in world.core.state.book for filling in group.fillings()] == [0.0]
-    assert handle(world, RolloutScored(RolloutId(1), 1.0, "")) == []
 
 
 def test_a_rollout_stored_after_the_end_is_acknowledged_but_not_scored() -> None:

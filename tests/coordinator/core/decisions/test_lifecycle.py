@@ -57,7 +57,7 @@ def restarted() -> World:
 def test_open_groups_continue_and_unscored_rollouts_are_scored() -> None:
     world = restarted()
     assert world.handle(Started()) == [ScoreRollout(RolloutId(2), "problem-1", (5, 1))]
-    world.handle(RolloutScored(RolloutId(2), 1.0, ""))
+    world.handle(RolloutScored(RolloutId(2), 1.0))
     for name in ("a", "b"):
         world.handle(joined(name))
         world.handle(held(name, 0))

@@ -120,7 +120,7 @@ def test_each_stage_of_a_wait_has_its_seconds() -> None:
         core.handle(RolloutStored(RolloutId(number)), 9.0)
     causes.observe(9.0)
     for number in range(1, 5):
-        core.handle(RolloutScored(RolloutId(number), 1.0, ""), 10.0)
+        core.handle(RolloutScored(RolloutId(number), 1.0), 10.0)
     assert causes.observe(10.0) == []  # being recorded
     core.handle(BatchRecorded(Step(0)), 10.5)
     assert waits(causes.observe(10.5)) == [

@@ -157,7 +157,7 @@ class Leases(RuleBasedStateMachine):
                 self.storing[rollout_id] = item
             case ScoreRollout(rollout_id):
                 book.scored.add(rollout_id)
-                self.handle(RolloutScored(rollout_id, 1.0, ""))
+                self.handle(RolloutScored(rollout_id, 1.0))
             case RecordBatch():
                 self.recording.append(action)
             case _:

@@ -60,7 +60,7 @@ def story(**changes: Any) -> Story:
 def test_an_age_is_the_sum_of_its_parts() -> None:
     scenario = story()
     scenario.receive(20.0, 1, 1, generate_s=2.5)  # begun at 17.5
-    scenario.at(20.5, RolloutScored(RolloutId(1), 1.0, ""))
+    scenario.at(20.5, RolloutScored(RolloutId(1), 1.0))
     split = scenario.batch(30.0, 5, 1)
     assert dict(zip(PARTS, split.seconds, strict=True)) == {
         "train": 2.0,
@@ -79,14 +79,14 @@ def test_an_age_is_the_sum_of_its_parts() -> None:
 def test_the_reported_generation_time_is_bounded_by_the_attempts_time() -> None:
     scenario = story()
     scenario.receive(20.0, 1, 1, generate_s=1e9)
-    scenario.at(20.0, RolloutScored(RolloutId(1), 1.0, ""))
+    scenario.at(20.0, RolloutScored(RolloutId(1), 1.0))
     assert scenario.batch(20.0, 3, 1).means()["generate_s"] == 4.0
 
 
 def test_ages_without_a_split_are_counted_separately() -> None:
     scenario = story()
     scenario.receive(20.0, 2, 2)  # issued before we started
-    scenario.at(20.0, RolloutScored(RolloutId(2), 1.0, ""))
+    scenario.at(20.0, RolloutScored(RolloutId(2), 1.0))
     split = scenario.batch(21.0, 4, 2, 99)
     assert (split.rollouts, split.unknown) == (0, 2)
     assert split.means()["train_s"] is None
@@ -110,7 +110,7 @@ def test_the_oldest_segment_counts_and_heartbeats_report_held_versions() -> None
         scenario.at(10.0 * version + 1.0, heartbeat("a", active=version))
     scenario.issue(42.0, 1)
     scenario.receive(44.0, 1, 1, versions=(4, 3), generate_s=1.0)
-    scenario.at(45.0, RolloutScored(RolloutId(1), 1.0, ""))
+    scenario.at(45.0, RolloutScored(RolloutId(1), 1.0))
     means = scenario.batch(46.0, 6, 1).means()
     assert (means["age_steps"], means["age_s"]) == (3.0, 16.0)
     assert (means["train_s"], means["broadcast_s"]) == (0.0, 1.0)
@@ -156,7 +156,7 @@ def test_parts_are_never_negative_and_sum_up_whatever_comes_when(
             case 3 if (LeaseId(1), 0) in scenario.ledger._issued:
                 scenario.receive(now, 1, 1, generate_s=generate_s)
             case 4:
-                scenario.at(now, RolloutScored(RolloutId(1), 1.0, ""))
+                scenario.at(now, RolloutScored(RolloutId(1), 1.0))
             case _:
                 ends.append(now)
     split = scenario.batch(now, 4, 1)

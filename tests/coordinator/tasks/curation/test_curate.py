@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.ledger.sqlite import Ledger
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.curation.contamination import EvaluationTexts
 from coordinator.tasks.curation.curate import CHUNK_ROWS, Curation, CurationSettings, Kept, Removed, recorded
 from coordinator.tasks.curation.pass_rates import PassRate, ProfileFile, key_of, read_run, read_samples
@@ -107,7 +107,7 @@ async def test_pass_rates_are_read_from_a_run(tmp_path: Path) -> None:
         ledger.record_group(group(number), Problem("a:0", "1+1?", "2", {}).to_json())
         ledger.record_attempt(attempt(number, group_id=number))
         ledger.store_rollouts([store_rollout(number, rollout(number, group_id=number))])
-        await ledger.record_score(RolloutId(number), reward, exact=bool(reward))
+        await ledger.record_score(RolloutId(number), Score(reward, bool(reward)))
     assert read_run(folder) == {key_of("1+1?"): PassRate(2, 1.0)}
     await ledger.close()
 
