@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.environments.games import Message, Reply, Start, Turn
-from coordinator.tasks.plugins import load_plugin
+from coordinator.workers.plugins import load_plugin
 from rollcast.runtime.errors import TaskError
 
 ENTRY_POINTS = "rollcast.environments"

@@ -19,7 +19,7 @@ import structlog
 from coordinator.environments.answers import EnvironmentFailed, parse_reply, parse_start
 from coordinator.environments.games import Reply, Start, Turn
 from coordinator.environments.process import EnvironmentProcess, EnvironmentSpec, link_packages
-from coordinator.verifiers.line_process import WorkerDied, WorkerHung
+from coordinator.workers.line_process import WorkerDied, WorkerHung
 from rollcast.runtime.errors import TaskError, WaitTimedOut
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.ids import EpisodeId

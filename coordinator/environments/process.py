@@ -13,7 +13,7 @@ from typing import Any
 import coordinator
 import rollcast
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.verifiers.line_process import LineProcess, WorkerDied, WorkerHung
+from coordinator.workers.line_process import LineProcess, WorkerDied, WorkerHung
 
 ANSWER_BYTES_MAX = 8 << 20
 HANG_GRACE_S = 5.0  # the worker itself notices a game that takes too long; code that never yields is killed

@@ -31,7 +31,7 @@ from typing import Any
 
 from coordinator.environments.games import Game, Games, Turn
 from coordinator.environments.gym import GymGames
-from coordinator.verifiers.child import Pipe, keep_quiet
+from coordinator.workers.child import Pipe, keep_quiet
 from rollcast.runtime.errors import TaskError
 
 CLOSE_TIMEOUT_S = 10.0

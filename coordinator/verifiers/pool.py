@@ -14,9 +14,9 @@ from random import Random
 import structlog
 
 from coordinator.verifiers.jobs import Job, JobQueue
-from coordinator.verifiers.line_process import WorkerDied, WorkerHung
 from coordinator.verifiers.process import VerifierProcess
 from coordinator.verifiers.scorer import Failed, ScoreItem, Verdict
+from coordinator.workers.line_process import WorkerDied, WorkerHung
 from rollcast.runtime.errors import RollcastError, TaskError
 from rollcast.runtime.waits import backoff_delays_s
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from coordinator.verifiers.line_process import LineProcess, WorkerDied
 from coordinator.verifiers.messages import read_verdict
 from coordinator.verifiers.scorer import Verdict
+from coordinator.workers.line_process import LineProcess, WorkerDied
 
 
 class VerifierProcess(LineProcess):

@@ -22,9 +22,9 @@ from coordinator.config.tasks import TaskConfig
 from coordinator.tasks.build import build_task, task_config_from_json
 from coordinator.tasks.checks.task import Problem, ScoringFailure, TaskAdapter
 from coordinator.tasks.multi_task import Mixed
-from coordinator.verifiers.child import Pipe, keep_quiet
 from coordinator.verifiers.messages import verdict_message
 from coordinator.verifiers.scorer import Failed, Scored, Verdict
+from coordinator.workers.child import Pipe, keep_quiet
 from rollcast.runtime.errors import RollcastError, TaskError
 
 ADDRESS_SPACE_BYTES = 4 << 30  # sympy and numpy reserve much more than they use

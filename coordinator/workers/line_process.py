@@ -1,6 +1,6 @@
 """Control a child process that is spoken to in JSON lines: start it, send it values, receive values, kill it.
 
-The child's side is coordinator/verifiers/child.py. A child is trusted to be our own program, not to behave: its lines
+The child's side is coordinator/workers/child.py. A child is trusted to be our own program, not to behave: its lines
 are limited, every wait has a deadline, and what it starts is killed with it.
 """
 

@@ -1,4 +1,4 @@
-"""Serve JSON lines as a child process: the other end of coordinator/verifiers/line_process.py.
+"""Serve JSON lines as a child process: the other end of coordinator/workers/line_process.py.
 
 The process ends when stdin closes, even while it works, so that a killed parent leaves no process behind. Only the
 standard library is imported here: children also run in interpreters that have none of our packages.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.tasks import plugins
-from coordinator.tasks.plugins import load_plugin
+from coordinator.workers import plugins
+from coordinator.workers.plugins import load_plugin
 from rollcast.runtime.errors import TaskError
 
 

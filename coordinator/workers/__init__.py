@@ -1,0 +1,1 @@
+"""Run child processes that are spoken to in JSON lines, and load what users bring into them."""
