@@ -15,7 +15,7 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
 from rollcast.runtime.config import dump_json
-from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit
+from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, return_large_blocks
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
 
@@ -41,6 +41,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     check(config)
     sys.setswitchinterval(THREAD_SWITCH_S)
     gc.set_threshold(*GC_THRESHOLDS)
+    return_large_blocks()  # uploads are parsed in blocks of megabytes, a few at a time
     raise_open_files_limit()  # each member has two connections
     folder = await asyncio.to_thread(_prepare, config)
     async with started(config, folder) as coordinator:

@@ -1,4 +1,4 @@
-"""Decide which role may call which method of the control port, before any handler runs."""
+"""Decide which role may call which method of the control port, before anything that the caller sends is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from google.protobuf.message import DecodeError
 
 from coordinator.rpc.connection_guard import Busy
 from rollcast.runtime.errors import MalformedMessage, RateLimited, RollcastError, WrongKey
+from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.certificates import Caller, caller_from_san_uris
 from rollcast.wire.ids import Role
 from rollcast.wire.joining.grpc_client import error_to_json, status_of
-from rollcast.wire.limits import PEER_MESSAGE_BYTES_MAX
+from rollcast.wire.limits import GRPC_MESSAGE_BYTES_MAX, PEER_MESSAGE_BYTES_MAX
 
 log = structlog.get_logger()
 
@@ -37,6 +38,7 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
 }
 #: Limits in bytes where less than the gRPC limit is enough.
 REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
+MESSAGE_DEADLINE_S = 120.0  # for the message of a call that has only one; the longest have 16 MiB
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 Deserialize = Callable[[bytes], Any]
 
@@ -62,17 +64,28 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """The connections of calls that passed and are in progress."""
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Return the method's handler behind this gate, served as if its callers streamed.
+
+        A call looks the same on the wire whether one message follows or many. But gRPC reads a lone message, of up to
+        GRPC_MESSAGE_BYTES_MAX, before it asks any handler, and a stream only as the handler reads it.
+        """
         handler = await continuation(details)
         method = details.method.rpartition("/")[2]
         if handler is None or method not in ROLES_BY_METHOD:
             return None
-        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
-            behaviour = getattr(handler, kind)
-            if behaviour is not None:
-                make = getattr(grpc, f"{kind}_rpc_method_handler")
-                deserialize = _checked(handler.request_deserializer, REQUEST_BYTES_MAX.get(method))
-                return make(self._guarded(method, behaviour), deserialize, handler.response_serializer)
-        return None
+        parts = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+        behaviour = next(one for one in parts if one is not None)
+        if not handler.request_streaming:
+            behaviour = _with_one_message(behaviour)
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(
+            self._guarded(method, behaviour, handler.request_deserializer),
+            response_serializer=handler.response_serializer,
+        )
 
     def check(self, method: str, caller: Caller) -> None:
         """Check that a caller may call a method.
@@ -85,8 +98,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if caller.role not in ROLES_BY_METHOD[method]:
             raise WrongKey(f"a {caller.role} may not call {method}", fix="join with an invite for the right role")
 
-    def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
-        async def guarded(request: Any, context: Any) -> Any:
+    def _guarded(self, method: str, behaviour: Behaviour, parse: Deserialize) -> Behaviour:
+        async def guarded(_unread: Any, context: Any) -> Any:
             called, passed = _ignore, False
             try:
                 caller = caller_of(context)
@@ -95,7 +108,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 passed = True
                 called = self._learner_called if caller.role == "learner" else _ignore
                 called()
-                return await behaviour(request, context)
+                messages = Messages(context, parse, REQUEST_BYTES_MAX.get(method, GRPC_MESSAGE_BYTES_MAX))
+                return await behaviour(messages, context)
             except RollcastError as error:
                 note = log.debug if isinstance(error, RateLimited) else log.info  # a flood must not fill the log
                 note("call refused", method=method, code=error.code, what=error.what, cause=error.cause)
@@ -109,18 +123,50 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return guarded
 
 
-def _checked(deserialize: Deserialize, bytes_max: int | None) -> Deserialize:
-    """Refuse data that is too long before parsing it, and report data that does not parse as the caller's error."""
+class Messages:
+    """The messages of one call, each read, measured and parsed when it is asked for, and never kept.
 
-    def checked(data: bytes) -> Any:
-        if bytes_max is not None and len(data) > bytes_max:
-            raise MalformedMessage(f"this call accepts messages of at most {bytes_max} bytes")
+    gRPC's own iterator of requests holds the newest message until the next one is asked for. While a call waits, for
+    the ledger or for its allowance, that is all the memory that an upload takes.
+    """
+
+    def __init__(self, context: Any, parse: Deserialize, bytes_max: int) -> None:
+        self._context, self._parse, self._bytes_max = context, parse, bytes_max
+        self.newest_bytes = 0
+        """Size of the newest message, as it was sent."""
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            MalformedMessage: it is too long or does not parse.
+        """
+        data = await self._context.read()
+        if data is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+            raise StopAsyncIteration
+        self.newest_bytes = len(data)
+        if self.newest_bytes > self._bytes_max:
+            raise MalformedMessage(f"this call accepts messages of at most {self._bytes_max} bytes")
         try:
-            return deserialize(data)
+            return self._parse(data)
         except DecodeError:
             raise MalformedMessage("the message cannot be parsed") from None
 
-    return checked
+
+def _with_one_message(behaviour: Behaviour) -> Behaviour:
+    """Give a handler of one message that message."""
+
+    async def handle(messages: Messages, context: Any) -> Any:
+        async with deadline(MESSAGE_DEADLINE_S, "the message of a call"):
+            message = await anext(messages, None)
+        if message is None:
+            raise MalformedMessage("the call ended without a message")
+        return await behaviour(message, context)
+
+    return handle
 
 
 def _ignore() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
@@ -27,7 +26,7 @@ from coordinator.core.events.events import (
 )
 from coordinator.join import JoinDesk
 from coordinator.ledger.store import RunStore
-from coordinator.rpc.access import caller_of
+from coordinator.rpc.access import Messages, caller_of
 from coordinator.rpc.accusations import accused_event
 from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
 from coordinator.rpc.heartbeats import facts_of
@@ -123,12 +122,12 @@ class PeerCalls:
         self._clones = Clones()
         self.upload_limits = UploadLimits(rates)
 
-    async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
+    async def Session(self, messages: Messages, context: Any) -> None:
         """Serve one peer's session from its Hello to its end; see rollcast.proto."""
         caller = caller_of(context)
         try:
             async with deadline(HELLO_DEADLINE_S, "the peer's Hello"):
-                first = await anext(aiter(messages), None)
+                first = await anext(messages, None)
             if first is None:
                 return
             invite = await self._desk.invite_of(caller.peer_id)
@@ -181,14 +180,14 @@ class PeerCalls:
             raise ClonedIdentity("another machine uses the identity of this one", cause=_CLONE_CAUSE, fix=_CLONE_FIX)
         return verdict != "later"
 
-    async def _read(self, messages: AsyncIterator[pb.PeerMessage], caller: Caller, channel: PeerChannel) -> None:
+    async def _read(self, messages: Messages, caller: Caller, channel: PeerChannel) -> None:
         """Apply the peer's messages as events until the stream ends; its end ends the session."""
         budget = _Budget()
         try:
             async for message in messages:
                 if channel.ended_because:
                     return
-                budget.spend(message.ByteSize())
+                budget.spend(messages.newest_bytes)
                 self._clones.message_received(caller.peer_id, time.monotonic())
                 if message.WhichOneof("body") == "goodbye":
                     channel.said_goodbye = True
@@ -221,7 +220,7 @@ class PeerCalls:
         pem = await self._desk.renew(csr_pem, peer_id=caller.peer_id, role=caller.role)
         channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
 
-    async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
+    async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
         """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
         peer_id = caller_of(context).peer_id
         keys = (f"invite {await self._desk.invite_of(peer_id)}", f"address {host_of(context.peer())}")
@@ -236,19 +235,17 @@ class PeerCalls:
         finally:
             self.upload_limits.end(peer_id)
 
-    async def _receive_upload(
-        self, peer_id: PeerId, keys: tuple[str, str], uploads: AsyncIterator[pb.RolloutUpload]
-    ) -> pb.UploadReply:
+    async def _receive_upload(self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages) -> pb.UploadReply:
         routes = await self._routes()
         answers: list[asyncio.Future[AnswerUpload]] = []
         while True:
             async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
-                upload = await anext(aiter(uploads), None)
+                upload = await anext(uploads, None)
             if upload is None:
                 break
             if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
-            wait_s = self.upload_limits.read(peer_id, keys, upload.ByteSize(), time.monotonic())
+            wait_s = self.upload_limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
             answers += [self._receive_rollout(peer_id, rollout, routes) for rollout in upload.rollouts]
             del upload  # not kept while the call waits
             await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent

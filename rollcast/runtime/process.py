@@ -23,6 +23,9 @@ from rollcast.runtime.errors import PortInUse, RollcastError
 EXIT_INTERRUPTED = 130
 _SAME_SIGNAL_S = 0.5
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # mallopt(3)
+_LARGE_BLOCK_BYTES = 64 << 10
+_ARENAS = 2
 
 
 def stop_on_signals(loop: asyncio.AbstractEventLoop, *, on_second: Callable[[], None] = lambda: None) -> asyncio.Event:
@@ -126,6 +129,18 @@ def processor_time_s(pid: int) -> float | None:
     except psutil.Error:
         return None
     return sum(one.user + one.system for one in times)
+
+
+def return_large_blocks() -> bool:
+    """Return freed large blocks of memory to the system from now on; returns False if libc has no such setting.
+
+    By default, glibc maps blocks of at least 128 KiB by themselves only until the first of them is freed; later ones
+    come from the heap, which keeps what lies below its highest block, once for each thread that allocates.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) and mallopt(_M_ARENA_MAX, _ARENAS))
 
 
 def raise_open_files_limit() -> int:

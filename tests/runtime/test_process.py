@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import resource
@@ -158,3 +159,29 @@ def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
         assert raise_open_files_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+MAPPED_SCRIPT = """
+import ctypes, sys
+from rollcast.runtime.process import return_large_blocks
+
+class Usage(ctypes.Structure):  # mallinfo2(3)
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "o", "s", "h", "mapped", "us", "fs", "u", "f", "k")]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Usage
+if sys.argv[1] == "limited":
+    assert return_large_blocks()
+one = bytearray(8 << 20)
+del one  # after this glibc would take blocks of up to 8 MiB from the heap
+before = libc.mallinfo2().mapped
+one = bytearray(1 << 20)
+print(libc.mallinfo2().mapped - before >= 1 << 20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="this libc does not report its memory")
+@pytest.mark.parametrize(("mode", "mapped"), [("limited", "True"), ("as it is", "False")])
+def test_large_blocks_are_mapped_by_themselves(mode: str, mapped: str) -> None:
+    script = [sys.executable, "-c", MAPPED_SCRIPT, mode]
+    assert subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == mapped

@@ -67,9 +67,10 @@ CHANNEL_OPTIONS: tuple[tuple[str, str | int], ...] = (
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server_handshake_timeout_ms", 60_000),  # thousands of members that return at once take 50 s together
-    # Without probing a stream buffers no more than this, however fast its sender: an upload is read as limits allow.
+    # Without probing a stream buffers no more than this, however fast its sender, until its handler asks for a message,
+    # which then comes whole: an upload is read as limits allow.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 64 << 10),
+    ("grpc.http2.lookahead_bytes", 16 << 10),
     ("grpc.max_concurrent_streams", 64),  # of one connection; a peer has its session and a few uploads
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),

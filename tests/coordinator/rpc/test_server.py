@@ -20,7 +20,7 @@ import zstandard
 
 from coordinator.core.events.actions import AnswerUpload
 from coordinator.rpc import peers, tokenizer
-from coordinator.rpc.access import ROLES_BY_METHOD, RoleGate
+from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls
@@ -394,9 +394,13 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
         searches.append(1)
         return SimpleNamespace(announcement=announcement) if len(searches) > 1 else None
 
-    async def uploads(routes: bytes) -> AsyncIterator[pb.RolloutUpload]:
+    def uploads(routes: bytes) -> Messages:
         segment = pb.Segment(role=pb.ASSISTANT, peer_id="alice", token_ids=[5], loss_mask=b"\1", routes=routes)
-        yield pb.RolloutUpload(rollouts=[pb.Rollout(segments=[segment], finish_reason=pb.STOP)])
+        upload = pb.RolloutUpload(rollouts=[pb.Rollout(segments=[segment], finish_reason=pb.STOP)])
+        sent = iter((upload.SerializeToString(), grpc.aio.EOF))
+        return Messages(
+            SimpleNamespace(read=lambda: asyncio.sleep(0, next(sent))), pb.RolloutUpload.FromString, 1 << 20
+        )
 
     monkeypatch.setattr(peers, "caller_of", lambda _context: Caller(RunId("run"), "peer", PeerId("alice")))
     welcome = peers.WelcomeSettings(
