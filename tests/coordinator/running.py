@@ -66,6 +66,7 @@ def config_for(folder: Path, learner: Identity, changes: dict[str, dict[str, Any
         "run": {"steps": 1, "groups_per_step": 2, "samples_per_group": 2, "staleness_limit": 2},
         "task": {"kind": "jsonl", "path": str(_problems(folder)), "check": {"kind": "exact"}},  # needs no library
         "held_out_problems": 8,
+        "join": {"peers_max": 64},
         "serve": {"grpc_port": 0, "http_port": 0},
         "learner_public_key": learner.public_key.hex(),
         "run_folder": str(folder / "run"),
