@@ -330,8 +330,9 @@ class CoordinatorConfig(ConfigModel):
     """Length of the run, size of its batches, and limits on staleness."""
     task: TaskConfig = ReasoningGymTask(parameters=TWO_DIGIT_SUMS)
     """Source of the problems, and the check of answers."""
-    held_out_problems: int = Field(512, ge=1)
-    """Problems for evaluation, split off by a hash of their text and never trained on: the set `held_out`."""
+    held_out_problems: int | None = Field(None, ge=1)
+    """Problems for evaluation, split off by a hash of their text and never trained on: the set `held_out`. By default
+    512, or an eighth of the problems of a file if that is less."""
     evaluation_sets: dict[Annotated[str, Field(pattern=SET_NAME)], EvaluationSetConfig] = Field(
         default_factory=dict, max_length=16
     )

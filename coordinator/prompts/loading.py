@@ -14,7 +14,7 @@ from coordinator.prompts.tokenizers import run_tokenizer
 from coordinator.tasks.build import EVALUATION, build_single, build_task, part_seed, stages_of
 from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.evaluation_sets import EvaluationSet, pick, texts_of, with_held_out
-from coordinator.tasks.mixture import PromptMixture
+from coordinator.tasks.mixture import PromptMixture, default_held_out
 from coordinator.tasks.multi_task import Mixed
 from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.token_limits import TokenLimits
@@ -78,6 +78,20 @@ async def load(
     return Loaded(mixture, sets, SkipLog(mixture))
 
 
+def try_task(config: CoordinatorConfig) -> str:
+    """Load the task and the evaluation sets as a run would, without verifiers; return a sentence about them.
+
+    It takes as long as the task's data are large.
+
+    Raises:
+        TaskError, ModelError, MissingExtra: the run would not start.
+    """
+    mixture, sets = _mixture(config, None, None)
+    mixture.sample(1)
+    held_out = ", ".join(f"{len(one.examples)} of {name}" for name, one in sets.items())
+    return f"the task has problems to train on; held out: {held_out}; skipped so far: {sum(mixture.skipped.values())}"
+
+
 def _load_deadline_s(config: CoordinatorConfig) -> float:
     tasks = [part.task for part in config.task.parts] if isinstance(config.task, MixtureTask) else [config.task]
     tasks += [one.task for one in config.evaluation_sets.values()]
@@ -96,7 +110,9 @@ def _mixture(
     tokenizer = run_tokenizer(config.tokenizer, lambda: _tokenizer(task, list(others.values())))
     limits = TokenLimits(tokenizer, sampling.prompt_tokens_max, sampling.new_tokens_max)
     sets: list[EvaluationSet] = []
-    first_id = config.held_out_problems
+    stages = stages_of(config.task)
+    held_out = config.held_out_problems or default_held_out(task, stages)
+    first_id = held_out
     for name, adapter in others.items():
         wanted = config.evaluation_sets[name].problems
         sets.append(pick(name, EVALUATION + name, adapter, limits, wanted, first_id))
@@ -105,16 +121,16 @@ def _mixture(
         task,
         tokenizer,
         seed,
-        config.held_out_problems,
+        held_out,
         sampling.prompt_tokens_max,
         sampling.new_tokens_max,
-        stages=stages_of(config.task),
+        stages=stages,
         kept_out=texts_of(sets),
         wanted=volatility.wanted if volatility else _always,
     )
     if position is not None:
         mixture.restore(position)
-    return mixture, with_held_out(mixture.held_out(config.held_out_problems), sets)
+    return mixture, with_held_out(mixture.held_out(held_out), sets)
 
 
 def _always(problem_id: str, times: int) -> bool:

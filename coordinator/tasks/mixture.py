@@ -20,6 +20,8 @@ from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer
 
 DRY_MAX = 100_000  # unusable problems in a row, after which the task counts as exhausted
+HELD_OUT_PROBLEMS = 512  # where nothing is configured, for tasks without end
+HELD_OUT_SHARE_OF_A_FILE = 1 / 8  # of a part with finitely many problems, at most
 NO_DEMONSTRATION_MAX = 256  # usable problems in a row without a demonstration: then the task has none
 
 Skips = Mapping[str, int]
@@ -53,6 +55,27 @@ class Stage:
 
 def _always(problem_id: str, times: int) -> bool:
     return True
+
+
+def _parts_of(task: TaskAdapter | Mixed) -> Sequence[Part]:
+    """Return a task's parts; a single task is one without a name."""
+    return task.parts if isinstance(task, Mixed) else (Part("", task),)
+
+
+def default_held_out(task: TaskAdapter | Mixed, stages: Sequence[Stage] = ()) -> int:
+    """Return how many problems to hold out where nothing is configured: few enough for each part that is a file."""
+    parts = _parts_of(task)
+    shares = _shares([part.name for part in parts], stages)
+    files = [(part.adapter.problem_count, shares[part.name]) for part in parts]
+    most = [count * HELD_OUT_SHARE_OF_A_FILE / share for count, share in files if count is not None and share > 0.0]
+    return max(1, min(HELD_OUT_PROBLEMS, *map(int, most)) if most else HELD_OUT_PROBLEMS)
+
+
+def _shares(names: Sequence[str], stages: Sequence[Stage]) -> dict[str, float]:
+    """Return each part's share of the held-out problems; a part's weight is its largest in any stage."""
+    weights = {name: max((stage.weights.get(name, 0.0) for stage in stages), default=1.0) for name in names}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
 
 
 class PromptMixture:
@@ -89,7 +112,7 @@ class PromptMixture:
         self._name = task.name
         self._seed = seed
         self._limits = TokenLimits(tokenizer, prompt_tokens_max, new_tokens_max)
-        parts = task.parts if isinstance(task, Mixed) else (Part("", task),)
+        parts = _parts_of(task)
         self._streams = {part.name: PartStream(part, self._limits, seed, wanted) for part in parts}
         self._stages = tuple(stages) or (Stage(0, dict.fromkeys(self._streams, 1.0)),)
         self._sampled = 0
@@ -204,10 +227,8 @@ class PromptMixture:
         return [(text, Example(number, *found[text], ())) for number, text in enumerate(found)]
 
     def _held_out_counts(self, wanted: int) -> dict[str, int]:
-        """Split ``wanted`` by largest remainders; a part's weight is its largest in any stage."""
-        weights = {name: max(stage.weights.get(name, 0.0) for stage in self._stages) for name in self._streams}
-        total = sum(weights.values())
-        exact = {name: wanted * weight / total for name, weight in weights.items()}
+        """Split ``wanted`` among the parts by largest remainders."""
+        exact = {name: wanted * share for name, share in _shares(list(self._streams), self._stages).items()}
         counts = {name: int(share) for name, share in exact.items()}
         left = sorted(exact, key=lambda name: counts[name] - exact[name])[: wanted - sum(counts.values())]
         return {name: counts[name] + (name in left) for name in counts}

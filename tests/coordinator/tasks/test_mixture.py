@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.config.tasks import JsonlTask
 from coordinator.tasks.checks.task import TaskAdapter
-from coordinator.tasks.mixture import PromptMixture, Stage, TrainingPrompt
+from coordinator.tasks.mixture import PromptMixture, Stage, TrainingPrompt, default_held_out
 from coordinator.tasks.multi_task import Mixed, Part
 from coordinator.tasks.part_stream import PartStream, text_hash
 from coordinator.tasks.reasoning_gym import ReasoningGym
@@ -169,6 +169,16 @@ def test_too_few_problems_to_hold_out(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="too few problems") as caught:
         mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=31)
     assert "at most 30" in caught.value.fix
+
+
+def test_by_default_an_eighth_of_a_small_file_is_held_out(sums: ReasoningGym, tmp_path: Path) -> None:
+    small, large = numbers_file(tmp_path / "small", 80), numbers_file(tmp_path / "large", 8000)
+    assert [default_held_out(one) for one in (sums, small, large)] == [512, 10, 512]
+    both = Mixed((Part("sums", sums), Part("small", small)))
+    assert default_held_out(both) == 20  # ten of each
+    assert default_held_out(both, (Stage(0, {"sums": 3.0, "small": 1.0}),)) == 40
+    assert default_held_out(both, (Stage(0, {"sums": 1.0}),)) == 512
+    assert default_held_out(numbers_file(tmp_path / "tiny", 3)) == 1
 
 
 def test_small_problem_space_can_be_held_out(sums: ReasoningGym) -> None:
