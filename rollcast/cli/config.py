@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from cyclopts import App
-from rich.console import Console
-from rich.table import Table
 
-from rollcast.cli.files import Role, config_class, guess_role, load
+from rollcast.cli.files import ROLES_OF_UP, Role, config_class, guess_role, load
 from rollcast.cli.options import THIS_RUN, Json
 from rollcast.cli.peer.folders import config_file, state_folder
 from rollcast.cli.peer.logs import log_file
+from rollcast.cli.roles import require_extra
 from rollcast.runtime.config import describe, dump_json
-from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.runtime.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from coordinator.config.config import CoordinatorConfig
 
 app = App(name="config", help="Show and validate configuration files, and print where they are.")
 
@@ -46,18 +52,20 @@ def show(
         raise ConfigError("no file and no role is given", fix="give a file, or --role up|coordinator|learner|peer|sft")
     rows = describe(config_class(role))
     if json_output:
-        print(json.dumps([{"key": key, "default": json.loads(value), "meaning": text} for key, value, text in rows]))
+        print(
+            json.dumps([{"key": key, "default": json.loads(default), "meaning": text} for key, default, text in rows])
+        )
         return 0
-    table = Table("key", "default", "meaning", title=f"configuration of {role}")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    columns = shutil.get_terminal_size().columns
+    for key, default, meaning in rows:  # a table would cut long keys off in a narrow terminal
+        print(f"{key} = {default}")
+        print(textwrap.fill(meaning, columns, initial_indent="    ", subsequent_indent="    "))
     return 0
 
 
 @app.command
-def validate(file: Path, /, *, role: Role | None = None) -> int:
-    """Check a configuration file. The exit status is 0 if it is valid and 64 if it is not.
+def validate(file: Path, /, *, role: Role | None = None, task: bool = True) -> int:
+    """Check a configuration file, and that its task can be loaded. The exit status is 0 if all is well.
 
     Parameters
     ----------
@@ -65,11 +73,32 @@ def validate(file: Path, /, *, role: Role | None = None) -> int:
         Configuration file (TOML) of any process.
     role
         Which process the file is for; guessed from its sections if not given.
+    task
+        Load the task as the coordinator will: its data, held-out problems and tokenizer; --no-task skips it.
     """
     found = role or guess_role(file)
-    load(file, found)
+    config = load(file, found)
+    for needed in ROLES_OF_UP if found == "up" else (found,):
+        require_extra(needed)
+    coordinator = getattr(config, "coordinator", config)
+    if task and found in ("up", "coordinator"):
+        _try_task(
+            cast("CoordinatorConfig", coordinator), f"{file}, section [coordinator]" if found == "up" else str(file)
+        )
     print(f"{file}: valid configuration of {found}")
     return 0
+
+
+def _try_task(config: CoordinatorConfig, where: str) -> None:
+    """Load the task; an error says where its keys stand."""
+    from coordinator.prompts.loading import try_task
+
+    print("loading the task ...", file=sys.stderr)
+    try:
+        print(try_task(config))
+    except RollcastError as error:
+        error.fix = f"{error.fix} (in {where})" if error.fix else f"see {where}"
+        raise
 
 
 @app.command

@@ -21,7 +21,7 @@ _CLASSES: dict[Role, tuple[str, str]] = {
     "sft": ("learner.supervised.config", "SftConfig"),
 }
 
-_ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer", "sft")
+ROLES_OF_UP: tuple[Role, ...] = ("coordinator", "learner", "peer")
 
 
 def config_class(role: Role) -> type[ConfigModel]:
@@ -49,7 +49,7 @@ def guess_role(path: Path) -> Role:
     sections = set(read_toml(path))
     if sections & {"coordinator", "origin", "peer"}:
         return "up"
-    fits = [role for role in _ROLES if sections <= set(config_class(role).model_fields)]
+    fits = [role for role in (*ROLES_OF_UP, "sft") if sections <= set(config_class(role).model_fields)]
     if not fits:
         raise ConfigError(
             f"cannot tell which process {path} is for",

@@ -217,7 +217,7 @@ class Fleet:
         return ProcessFailed(
             f"the {name} ended with status {status}{bound}",
             cause=self._output_end(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
-            fix=f"see its log {self.log_path(name)}",
+            fix=f"see its log {self.log_path(name)}; in the file of `up`, its keys stand in [{name.partition('-')[0]}]",
         )
 
     def log_path(self, name: str) -> Path:

@@ -6,11 +6,13 @@ import copy
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from rollcast.runtime.errors import ConfigError
 
@@ -117,18 +119,47 @@ def _toml_value(text: str) -> Any:
 
 
 def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, str]]:
-    """Return every key of a configuration class as (dotted key, default as JSON, meaning), including its sections.
+    """Return every key of a configuration class as (dotted key, default as JSON, meaning).
 
-    The default of a key that must be given is the text "required".
+    A key that must be given has the default "required". Keys of a section that has several kinds begin with
+    `section{kind}.`, those of a list of sections with `section[].`, and those of sections with names of one's own with
+    `section.NAME.`.
     """
-    rows: list[tuple[str, str, str]] = []
+    return list(_described(cls, prefix, ()))
+
+
+def _described(cls: type[BaseModel], prefix: str, within: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
     for name, field in cls.model_fields.items():
-        key = f"{prefix}{name}"
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            rows.extend(describe(annotation, prefix=f"{key}."))
-            continue
-        default = "required" if field.is_required() else field.get_default(call_default_factory=True)
-        shown = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-        rows.append((key, json.dumps(shown, default=str), " ".join((field.description or "").split())))
-    return rows
+        key, annotation = f"{prefix}{name}", field.annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):  # else its keys have the values
+            yield key, _default(field), " ".join((field.description or "").split())
+        for suffix, section in _sections(annotation):
+            if section not in (*within, cls):  # a sum of checks may contain sums
+                yield from _described(section, f"{key}{suffix}.", (*within, cls))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return json.dumps("required")
+    default = field.get_default(call_default_factory=True)
+    return json.dumps(default.model_dump(mode="json") if isinstance(default, BaseModel) else default, default=str)
+
+
+def _sections(annotation: Any, suffix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield the configuration classes that a key may hold, each with what follows the key."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        kind = annotation.model_fields.get("kind")
+        kinds = get_args(kind.annotation) if kind is not None else ()
+        yield f"{suffix}{{{kinds[0]}}}" if len(kinds) == 1 else suffix, annotation
+        return
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        parts = parts[:1]
+    elif origin in (list, tuple, Sequence):
+        suffix += "[]"
+    elif origin in (dict, Mapping):
+        parts, suffix = parts[1:], f"{suffix}.NAME"
+    elif origin not in (Union, UnionType):
+        return
+    for part in parts:
+        yield from _sections(part, suffix)

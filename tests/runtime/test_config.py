@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import given
@@ -73,4 +74,39 @@ def test_describe_expands_sections() -> None:
     assert describe(Outer) == [
         ("name", '"x"', "A name."),
         ("inner.deadline_s", "3.0", "Seconds until something."),
+    ]
+
+
+class Circle(ConfigModel):
+    kind: Literal["circle"]
+    """Selects circles."""
+    radius_m: float = 1.0
+    """Radius in metres."""
+
+
+class Sum(ConfigModel):
+    kind: Literal["sum"] = "sum"
+    """Selects sums."""
+    parts: tuple[Circle | Sum, ...] = ()
+    """Shapes that are added."""
+
+
+class Drawing(ConfigModel):
+    shape: Annotated[Circle | Sum, Field(discriminator="kind")] = Sum()
+    """What is drawn."""
+    named: dict[str, Inner] = Field(default_factory=dict)
+    """Waits by name."""
+
+
+def test_describe_names_kinds_lists_and_names_of_ones_own() -> None:
+    assert [(key, default) for key, default, _ in describe(Drawing)] == [
+        ("shape", '{"kind": "sum", "parts": []}'),
+        ("shape{circle}.kind", '"required"'),
+        ("shape{circle}.radius_m", "1.0"),
+        ("shape{sum}.kind", '"sum"'),
+        ("shape{sum}.parts", "[]"),
+        ("shape{sum}.parts[]{circle}.kind", '"required"'),
+        ("shape{sum}.parts[]{circle}.radius_m", "1.0"),
+        ("named", "{}"),
+        ("named.NAME.deadline_s", "3.0"),
     ]

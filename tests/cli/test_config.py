@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.cli.config import show, validate
+from rollcast.runtime.errors import TaskError
+
+
+def a_run(folder: Path, *, held_out: str = "") -> Path:
+    rows = "".join(json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(80))
+    (folder / "numbers.jsonl").write_text(rows)
+    task = f'[coordinator.task]\nkind = "jsonl"\npath = "{folder}/numbers.jsonl"\ncheck = {{ kind = "exact" }}\n'
+    (folder / "run.toml").write_text(f"[coordinator]\n{held_out}\n{task}")
+    return folder / "run.toml"
+
+
+def test_a_file_is_checked_with_its_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate(a_run(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert "held out: 10 of held_out" in shown
+    assert "valid configuration of up" in shown
+
+
+def test_what_would_end_the_start_is_found_and_the_fix_says_where_the_key_stands(tmp_path: Path) -> None:
+    file = a_run(tmp_path, held_out="held_out_problems = 41")
+    with pytest.raises(TaskError, match="too few problems") as caught:
+        validate(file)
+    assert f"set held_out_problems to at most 40 (in {file}, section [coordinator])" in caught.value.fix
+    assert validate(file, task=False) == 0
+
+
+def test_long_keys_are_whole_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert show(role="up") == 0
+    assert "coordinator.membership.no_peer_timeout_s = " in capsys.readouterr().out
