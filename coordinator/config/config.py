@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.config.activation import CapacityConfig
+from coordinator.config.environments import EnvironmentPoolConfig
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
 from coordinator.config.tasks import (
@@ -359,6 +360,8 @@ class CoordinatorConfig(ConfigModel):
     """Workers that the coordinator starts and stops at providers."""
     verifier: VerifierConfig = VerifierConfig()
     """Processes that score rollouts."""
+    environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
+    """Processes that play episodes, of tasks whose kind is gym or verifiers."""
     limits: LimitsConfig = LimitsConfig()
     """Limits on what members and strangers send."""
     store: StoreConfig = StoreConfig()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from coordinator.config.environments import GymTask, VerifiersTask
 from rollcast.runtime.config import ConfigModel
 
 #: chain_sum at a size that the default model can learn.
@@ -132,7 +133,9 @@ class HuggingFaceTask(RowsConfig):
     """Commit, tag or branch; empty: the newest. A commit makes the run repeatable."""
 
 
-SingleTaskConfig = Annotated[ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask, Field(discriminator="kind")]
+SingleTaskConfig = Annotated[
+    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | GymTask | VerifiersTask, Field(discriminator="kind")
+]
 
 
 class EvaluationSetConfig(ConfigModel):
@@ -191,5 +194,6 @@ class MixtureTask(ConfigModel):
 
 
 TaskConfig = Annotated[
-    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | MixtureTask, Field(discriminator="kind")
+    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | GymTask | VerifiersTask | MixtureTask,
+    Field(discriminator="kind"),
 ]

@@ -11,11 +11,13 @@ from typing import TypeVar
 
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.events.events import Prompt
+from coordinator.environments.pool import EnvironmentPool
 from coordinator.ledger.store import ProblemReward
+from coordinator.prompts.first_turn import FirstTurnScorer
 from coordinator.prompts.loading import Loaded, load
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
-from coordinator.tasks.build import EVALUATION, with_evaluation
+from coordinator.tasks.build import EVALUATION, environments_of, with_evaluation
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
@@ -51,8 +53,10 @@ class Problems:
         loading: asyncio.Task[Loaded],
         volatility: Volatility | None,
         stop_strings: Sequence[str] = (),
+        environments: EnvironmentPool | None = None,
     ) -> None:
         self.tokenizer = tokenizer
+        self.environments = environments  # None: no problem has one
         self._scorer = scorer
         self._held_out_scored = 0
         self._thread = thread
@@ -86,6 +90,9 @@ class Problems:
             MissingExtra: a library of the task is not installed.
         """
         scorer = build_scorer(with_evaluation(config.task, config.evaluation_sets), config.run.seed, config.verifier)
+        environments = _environments(config)
+        first_turns = None if environments is None else FirstTurnScorer(environments, scorer)
+        scorer = first_turns or scorer
         thread, chosen = TaskThread(), config.selection
         volatility = Volatility(config.run.seed, chosen.chance_least, rewards) if chosen.by_volatility else None
         loading = asyncio.create_task(load(config, mixture_position, scorer, thread, volatility))
@@ -95,12 +102,14 @@ class Problems:
             else:
                 tokenizer = await asyncio.to_thread(stored_tokenizer, config.tokenizer, tokenizer_json)
             check_stop_strings(tokenizer, config.sampling.stop_strings)
+            if first_turns is not None:
+                first_turns.form = tokenizer.tool_format
         except BaseException:
             loading.cancel()
             thread.close()
             await scorer.close()
             raise
-        problems = cls(tokenizer, scorer, thread, loading, volatility, config.sampling.stop_strings)
+        problems = cls(tokenizer, scorer, thread, loading, volatility, config.sampling.stop_strings, environments)
         problems._keep(sampled)
         return problems
 
@@ -134,7 +143,15 @@ class Problems:
         """
         sampled = await self._in_thread(lambda mixture: mixture.sample(count, steps))
         self._keep(one.problem for one in sampled)
-        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in sampled)
+        return tuple(
+            Prompt(
+                one.problem.problem_id,
+                one.prompt_token_ids,
+                one.position,
+                one.problem.data.get("environment", ""),
+            )
+            for one in sampled
+        )
 
     def _keep(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
@@ -233,6 +250,13 @@ class Problems:
             result = await self._thread.run(lambda: work(loaded.mixture))
         loaded.skips.log_changes(time.monotonic())
         return result
+
+
+def _environments(config: CoordinatorConfig) -> EnvironmentPool | None:
+    """Return the pool of the environments that the tasks have; None if they have none."""
+    specs = environments_of(config.task, config.evaluation_sets)
+    pool = config.environments
+    return EnvironmentPool(specs, pool.processes, pool.episodes_max) if specs else None
 
 
 def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:

@@ -8,6 +8,7 @@ from typing import assert_never
 from blake3 import blake3
 from pydantic import TypeAdapter, ValidationError
 
+from coordinator.config.environments import GymTask, VerifiersTask
 from coordinator.config.tasks import (
     EvaluationSetConfig,
     HuggingFaceTask,
@@ -19,7 +20,9 @@ from coordinator.config.tasks import (
     SingleTaskConfig,
     TaskConfig,
 )
+from coordinator.environments.process import EnvironmentSpec
 from coordinator.tasks.checks.task import TaskAdapter
+from coordinator.tasks.environment import EnvironmentTask, environment_name, environment_spec
 from coordinator.tasks.mixture import Stage
 from coordinator.tasks.multi_task import Mixed, Part
 from coordinator.tasks.reasoning_gym import ReasoningGym
@@ -51,6 +54,8 @@ def build_single(config: SingleTaskConfig, seed: int) -> TaskAdapter:
             return ReasoningGym(config.name, config.parameters, seed)
         case JsonlTask() | ParquetTask() | HuggingFaceTask():
             return Rows(config)
+        case GymTask() | VerifiersTask():
+            return EnvironmentTask(config, seed)
         case _:
             assert_never(config)
 
@@ -60,6 +65,18 @@ def part_seed(seed: int, name: str) -> int:
     if not name or name == TRAINING:
         return seed
     return int.from_bytes(blake3(f"rollcast/part-seed/{seed}/{name}".encode()).digest()[:8], "little") >> 1
+
+
+def environments_of(config: TaskConfig, sets: Mapping[str, EvaluationSetConfig]) -> dict[str, EnvironmentSpec]:
+    """Return how workers run each environment of a task and its evaluation sets, by environment_name.
+
+    Raises:
+        TaskError: see environment_spec.
+    """
+    tasks = [part.task for part in config.parts] if isinstance(config, MixtureTask) else [config]
+    tasks += [one.task for one in sets.values()]
+    found = [task for task in tasks if isinstance(task, (GymTask, VerifiersTask))]
+    return {environment_name(task): environment_spec(task) for task in found}
 
 
 def stages_of(config: TaskConfig) -> tuple[Stage, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from coordinator.tasks.checks.task import Problem, TaskAdapter
+from coordinator.tasks.checks.task import Demonstration, Problem, TaskAdapter
 from coordinator.tasks.multi_task import Mixed, Part
 from coordinator.tasks.part_stream import PartStream, Wanted
 from coordinator.tasks.token_limits import TokenLimits
@@ -190,10 +190,12 @@ class PromptMixture:
             random = Random(f"rollcast/teacher/{self._seed}/{example_id}")
             answer = stream.demonstration(problem, flawed=flawed, random=random)
             without = without + 1 if answer is None else 0
-            answer_ids = self._limits.encode_answer(answer) if answer is not None else None
+            shown = Demonstration(answer) if isinstance(answer, str) else answer
             # A flawed answer may be longer than the right one.
-            if answer_ids is not None and len(answer_ids) <= self._limits.new_tokens_max:
-                found.append(Example(example_id, problem, prompt, answer_ids))
+            tokens = None if shown is None else self._limits.encode_demonstration(shown)
+            if tokens is not None:
+                before, answer_ids = tokens
+                found.append(Example(example_id, problem, (*prompt, *before), answer_ids))
         raise self._dry()
 
     def _sample_one(self, step: int) -> TrainingPrompt:

@@ -14,7 +14,7 @@ from random import Random
 
 from blake3 import blake3
 
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.checks.task import Demonstration, Problem
 from coordinator.tasks.multi_task import Part, named
 from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
@@ -94,7 +94,7 @@ class PartStream:
         prompt = None if text < self._threshold or text in kept_out else self.usable_prompt(problem)
         return None if prompt is None else (problem, prompt)
 
-    def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
+    def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | Demonstration | None:
         """Return an answer to learn from; None if the task has none."""
         return self._adapter.demonstration(problem, flawed=flawed, random=random)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.checks.task import Demonstration, Problem
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer
 
@@ -25,7 +25,7 @@ class TokenLimits:
 
     def check(self, problem: Problem) -> tuple[tuple[int, ...] | None, Unusable]:
         """Return the prompt's tokens, or None and the reason why the problem is unusable."""
-        prompt = self._encode(self.tokenizer.encode_prompt, problem.prompt)
+        prompt = self._encode_prompt(problem)
         answer = self.encode_answer(problem.answer) if problem.answer else ()
         if prompt is None or answer is None:
             self._unknown += 1
@@ -42,6 +42,31 @@ class TokenLimits:
         """Return the answer's tokens with the end of sequence; None if it has characters that the tokenizer lacks."""
         token_ids = self._encode(self.tokenizer.encode, text)
         return None if token_ids is None else (*token_ids, self.tokenizer.eos_id)
+
+    def encode_demonstration(self, shown: Demonstration) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the tokens of the turns before the answer, and of the answer; None if they do not fit."""
+        before: list[int] = []
+        for text, reply in shown.turns:
+            said = self.encode_answer(text)
+            try:
+                before += (*(said or ()), *self.tokenizer.encode_reply(reply, ended=True))
+            except TaskError:
+                return None
+            if said is None:
+                return None
+        answer = self.encode_answer(shown.answer)
+        if answer is None or len(before) + len(answer) > self.new_tokens_max:
+            return None
+        return tuple(before), answer
+
+    def _encode_prompt(self, problem: Problem) -> tuple[int, ...] | None:
+        """Return the tokens of a problem: one question, or the messages with which an environment begins."""
+        if "messages" not in problem.data:
+            return self._encode(self.tokenizer.encode_prompt, problem.prompt)
+        try:
+            return tuple(self.tokenizer.encode_chat(problem.data["messages"], problem.data.get("tools", ())))
+        except TaskError:
+            return None
 
     def _encode(self, encode: Callable[[str], list[int]], text: str) -> tuple[int, ...] | None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal, Protocol, get_args
@@ -71,6 +71,14 @@ class ScoringFailure(Exception):
         self.reason, self.detail, self.retryable = reason, detail, retryable
 
 
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One turn of a teacher in an episode. ``turns``: the earlier ones, each with the environment's reply."""
+
+    answer: str
+    turns: tuple[tuple[str, Sequence[Mapping[str, Any]]], ...] = ()
+
+
 class TaskAdapter(Protocol):
     """A source of verifiable problems. Everything follows from the index and the adapter's own seed."""
 
@@ -114,7 +122,7 @@ class TaskAdapter(Protocol):
         """Score a completion; may be slow or fail, as it runs in a verifier process."""
         ...
 
-    def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
+    def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | Demonstration | None:
         """Return an answer to learn from, right or by a flawed teacher; None if the task has none."""
         ...
 

@@ -1,0 +1,124 @@
+"""Carry out the core's actions on episodes: tokens to text, text to the environment, and its reply back to tokens.
+
+See coordinator/core/events/episode_events.py for the protocol. The reply is rendered with the chat template as tokens
+to append: nothing that is in an episode already is rendered or tokenised again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, assert_never
+
+from coordinator.core.events.episode_events import (
+    CloseEpisode,
+    EpisodeAction,
+    EpisodeEvent,
+    EpisodeFailed,
+    EpisodeOpened,
+    EpisodeStepped,
+    ObservationRole,
+    OpenEpisode,
+    StepEpisode,
+)
+from coordinator.environments.answers import EnvironmentFailed
+from coordinator.environments.games import Reply, Turn
+from coordinator.environments.pool import EnvironmentPool
+from coordinator.tasks.checks.task import Problem
+from rollcast.runtime.errors import RollcastError, TaskError
+from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.text.tool_calls import parse_turn
+
+REASON_LENGTH_MAX = 1_000  # characters of a failure's reason: the end of a traceback says the most
+
+
+class EpisodePlayer:
+    """Plays the episodes that the core opens; its owner must ``close`` it, before the pool.
+
+    Args:
+        problem: returns a sampled problem by its id.
+        apply: receives the answers as events.
+        fail: receives an error that ends the run.
+    """
+
+    def __init__(
+        self,
+        pool: EnvironmentPool,
+        tokenizer: TextTokenizer,
+        problem: Callable[[str], Problem],
+        apply: Callable[[EpisodeEvent], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._pool = pool
+        self._tokenizer = tokenizer
+        self._problem = problem
+        self._apply = apply
+        self._fail = fail
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, action: EpisodeAction) -> None:
+        """Carry out an action; its answer is applied later."""
+        match action:
+            case OpenEpisode():
+                self._run(action, self._open(action))
+            case StepEpisode():
+                self._run(action, self._step(action))
+            case CloseEpisode():
+                self._run(action, self._close(action))
+            case _:
+                assert_never(action)
+
+    async def close(self) -> None:
+        """Cancel what is in progress."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _run(self, action: EpisodeAction, work: Coroutine[Any, Any, EpisodeEvent | None]) -> None:
+        task = asyncio.create_task(self._answer(action, work), name="episode")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, action: EpisodeAction, work: Coroutine[Any, Any, EpisodeEvent | None]) -> None:
+        try:
+            event = await work
+        except EnvironmentFailed as failure:
+            event = EpisodeFailed(action.episode, failure.reason[-REASON_LENGTH_MAX:], failure.retryable)
+        except RollcastError as error:  # no worker starts any more: no episode can be played
+            self._fail(error)
+            return
+        if event is not None:
+            self._apply(event)
+
+    async def _open(self, action: OpenEpisode) -> EpisodeOpened:
+        data = self._problem(action.problem_id).data
+        # The problem's own seed and not the group's: its prompt, which the group has already, was made with it.
+        start = await self._pool.open(action.episode, action.environment, data["seed"])
+        if list(start.messages) != data["messages"] or list(start.tools) != data["tools"]:
+            await self._pool.close_episode(action.episode)
+            reason = "the game begins otherwise than when its prompt was made: it has to follow from its seed"
+            raise EnvironmentFailed(reason, retryable=False)
+        return EpisodeOpened(action.episode)
+
+    async def _step(self, action: StepEpisode) -> EpisodeStepped:
+        reply = await self._pool.step(action.episode, self._turn(action))
+        tokens = () if reply.done else self._reply_tokens(reply, action.tokens)
+        by_tools = bool(reply.messages) and all(one["role"] == "tool" for one in reply.messages)
+        role: ObservationRole = "tool" if by_tools else "user"
+        return EpisodeStepped(action.episode, action.turn, tokens, role, reply.reward, reply.done)
+
+    async def _close(self, action: CloseEpisode) -> None:
+        await self._pool.close_episode(action.episode)
+
+    def _turn(self, action: StepEpisode) -> Turn:
+        text = self._tokenizer.decode(action.tokens)
+        parsed = parse_turn(text, self._tokenizer.tool_format)
+        calls: list[Mapping[str, Any]] = [{"name": one.name, "arguments": dict(one.arguments)} for one in parsed.calls]
+        return Turn(text, parsed.content, parsed.reasoning, calls, action.truncated)
+
+    def _reply_tokens(self, reply: Reply, said: tuple[int, ...]) -> tuple[int, ...]:
+        ended = bool(said) and said[-1] in self._tokenizer.stop_ids
+        try:
+            return tuple(self._tokenizer.encode_reply(reply.messages, ended=ended))
+        except TaskError as error:
+            raise EnvironmentFailed(f"the environment's reply has no tokens: {error.what}", retryable=False) from error
