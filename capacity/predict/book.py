@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from capacity.predict.fleet_parts import Group, Slot
 
-_number = attrgetter("number")
+group_number = attrgetter("number")
 
 
 class Book:
@@ -44,7 +44,7 @@ class Book:
     def vacate(self, slot: Slot) -> None:
         """Make a leased slot vacant again."""
         if not slot.group.vacant:
-            insort(self.vacant, slot.group, key=_number)
+            insort(self.vacant, slot.group, key=group_number)
         slot.group.vacant.append(slot.length)
 
     def remove(self, group: Group) -> None:

@@ -8,6 +8,7 @@ a hash, so that the same fleet gives the same figures. docs/capacity-prediction.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from capacity.model.demand import Conduct, Demand
 from capacity.model.pacing import Pace
 from capacity.model.slot_times import Draws
-from capacity.predict.book import Book
+from capacity.predict.book import Book, group_number
 from capacity.predict.fleet_parts import Counts, Group, Measured, ModelWorker, Slot
 
 _BURST_S = 0.02  # seconds that a batch which is not full waits for leases of the same burst
@@ -42,7 +43,7 @@ class FleetModel:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._book = Book()
-        self._ready: list[Group] = []
+        self._ready: list[Group] = []  # oldest first
         self._line: dict[int, ModelWorker] = {}  # workers that can take slots, by number
         self._asking: dict[int, ModelWorker] = {}  # those of the line that are not set aside, in the same order
         self._clock_s = 0.0  # virtual time of the worker that was served last
@@ -301,7 +302,7 @@ class FleetModel:
     def _scored(self, group: Group) -> None:
         if group.over:
             return
-        self._ready.append(group)
+        insort(self._ready, group, key=group_number)
         if self._form():
             self._moved()
 
