@@ -12,9 +12,9 @@ from learner.config import LearnerConfig, WarmStartConfig
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.held_out import HeldOut, Stopped
 from learner.kill_points import kill_point
+from learner.supervised.warm_start import warm_start
 from learner.training.packing import Example
 from learner.training.trainer import Trainer
-from learner.training.warm_start import warm_start
 from rollcast.policy.params import Params
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -16,9 +16,9 @@ from random import Random
 from coordinator.tasks.reasoning_gym import FORGET_PROBABILITY, careless_sum
 from learner.config import LearnerConfig, WarmStartConfig
 from learner.evaluation.evaluate import complete_prompts
+from learner.supervised.warm_start import warm_start
 from learner.training.packing import Example
 from learner.training.trainer import Trainer
-from learner.training.warm_start import warm_start
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.save import save_model
 from rollcast.policy.params import Params

@@ -24,9 +24,9 @@ from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.mixture import PromptMixture, TrainingPrompt
 from learner.config import LearnerConfig
 from learner.evaluation.evaluate import complete_prompts
+from learner.supervised.warm_start import warm_start
 from learner.training.packing import Example, TrainingRow, pack
 from learner.training.trainer import Trainer, behaviour_by_version
-from learner.training.warm_start import warm_start
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest

@@ -1,1 +1,1 @@
-"""Supervised training from a file of chats or completions, before a run of RL begins with its result."""
+"""Train on examples before RL: on a file of chats or completions, or on the answers of a task."""
