@@ -287,6 +287,31 @@ class TrainingConfig(ConfigModel):
         return self
 
 
+class TeacherConfig(ConfigModel):
+    """A larger or better model whose log-probabilities of the policy's own tokens are learned from."""
+
+    folder: Path | None = None
+    """Folder of a published model with the run's tokenizer. The learner holds it on its devices, rounded as versions
+    are, and runs one forward pass of it on every batch."""
+    endpoint: str = ""
+    """Address of an OpenAI-compatible server that returns the log-probabilities of prompts, up to /v1, such as
+    http://teacher:8000/v1 (vLLM). Rollouts must then be sampled at temperature 1."""
+    model: str = ""
+    """Name of the model at the endpoint; empty: the only one it has."""
+    key_file: Path | None = None
+    """File with the endpoint's API key; none: no key is sent."""
+    concurrency: int = Field(16, ge=1, le=256)
+    """Rollouts that the endpoint scores at the same time."""
+    timeout_s: float = Field(300.0, gt=0.0)
+    """Seconds for the endpoint to score one rollout, tries included, before the learner ends with RC203."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> TeacherConfig:
+        if (self.folder is None) == (not self.endpoint):
+            raise ValueError("a teacher is a folder or an endpoint: set one of the two")
+        return self
+
+
 class LearnerConfig(TrainingConfig):
     """The learner: trains, checkpoints, publishes signed versions."""
 
@@ -296,6 +321,8 @@ class LearnerConfig(TrainingConfig):
     """RL optimiser."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """RL objective."""
+    teacher: TeacherConfig | None = None
+    """Teacher of on-policy distillation; required by objective.teacher_coefficient."""
     behaviour: BehaviourSource = "recompute"
     """Source of the log-probabilities that rollouts were generated with. "recompute": the learner computes them from
     its own copy of each version. "reported": peers report them, which saves a forward pass and the reading of older
@@ -355,6 +382,15 @@ class LearnerConfig(TrainingConfig):
             return values
         warm_start = values.get("warm_start", {})
         return values | {"warm_start": {"steps_max": 0} | warm_start} if isinstance(warm_start, dict) else values
+
+    @model_validator(mode="after")
+    def _teacher_is_used(self) -> LearnerConfig:
+        if (self.teacher is not None) != (self.objective.teacher_coefficient > 0.0):
+            raise ValueError(
+                f"objective.teacher_coefficient = {self.objective.teacher_coefficient:g} and "
+                f"{'a' if self.teacher else 'no'} section teacher do not go together: give both or none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _adapters_possible(self) -> LearnerConfig:

@@ -35,8 +35,10 @@ from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import Freezing, RetainedVersions, no_longer_needed
 from learner.step_profiler import StepProfiler
+from learner.teacher.endpoint import TeacherEndpoint, laid_out
 from learner.throughput import Throughput
 from learner.training.batch_check import BatchRules, check_batch
+from learner.training.micro_batches import FloatArray
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.skipped_updates import SkippedUpdates
 from learner.training.tracing import traced_step
@@ -111,6 +113,7 @@ class LoopParts:
     skipped: SkippedUpdates
     evidence: Evidence
     profiler: StepProfiler
+    teacher: TeacherEndpoint | None  # None: there is none, or the trainer holds it
     stop: asyncio.Event
 
 
@@ -245,8 +248,10 @@ class TrainingLoop:
         self._kappa = batch.publish_every_steps or self._settings.publish_every_steps
         self._parts.reporter.update("training", f"step {self.step + 1} of {self._settings.steps}")
         rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
+        with self._time.part("behaviour_s"):
+            taught = None if self._parts.teacher is None else await self._parts.teacher.score(rows)
         began_s = time.monotonic()
-        values = await self._on_worker(lambda: traced_step(self.step + 1, lambda: self._train(rows)))
+        values = await self._on_worker(lambda: traced_step(self.step + 1, lambda: self._train(rows, taught)))
         self._unsaved_s += time.monotonic() - began_s
         kill_point("gradient_done")
         for row in rows:
@@ -280,8 +285,9 @@ class TrainingLoop:
         await self._parts.coordinator.report_step(self.step, values, audits)
         kill_point("reported")
 
-    def _train(self, rows: list[TrainingRow]) -> dict[str, float]:
+    def _train(self, rows: list[TrainingRow], taught: list[FloatArray] | None) -> dict[str, float]:
         trainer, packed = self._parts.trainer, self._packed(rows)
+        teacher = None if taught is None else laid_out(packed, taught)
         plan = self._plan(rows, packed)
         with self._time.part("behaviour_s"):
             recomputed = behaviour_by_version(trainer, packed, self._params_of, plan.recomputed)
@@ -290,7 +296,7 @@ class TrainingLoop:
         bounds = audit.lay_out_bounds(rows, packed, self._bound)
         packed = audit.without_beyond(packed, np.asarray(recomputed.margins), bounds, plan.recomputed)
         with self._time.part("train_s"):
-            values = trainer.train_step(packed, behaviour, plan.on_policy, bounds)
+            values = trainer.train_step(packed, behaviour, plan.on_policy, bounds, teacher)
         self._parts.skipped.step_done(self.step + 1, rows, packed, behaviour, values)
         own = trainer.step_statistics(packed) if plan.own.any() else None
         known = plan.known(recomputed, own)

@@ -8,7 +8,7 @@ from learner.checkpoints.checkpoint import HostState
 from learner.config import LearnerConfig
 from learner.objective.config import check_group_size
 from learner.training.batch_check import BatchRules
-from learner.training.starting_model import starting_model
+from learner.training.starting_model import check_teacher, starting_model
 from learner.training.trained_ids import TrainedIds
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import CheckpointError, ConfigError
@@ -50,7 +50,9 @@ class RunFacts:
         at_version_swap = at_version_swap_from_pb(info.at_version_swap)
         config.check_swap(at_version_swap)
         check_group_size(config.objective, info.samples_per_group)
-        model = starting_model(config, read_record(info.tokenizer_json))
+        tokenizer = read_record(info.tokenizer_json)
+        model = starting_model(config, tokenizer)
+        check_teacher(config, tokenizer, info.sampling.temperature)
         # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
         sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
         if info.router_replay:

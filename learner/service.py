@@ -38,6 +38,7 @@ from learner.publishing.publisher import OriginPusher, Publisher
 from learner.publishing.versions import BASE_VERSION, Begin, RetainedVersions
 from learner.run_facts import RunFacts
 from learner.step_profiler import StepProfiler
+from learner.teacher.endpoint import TeacherEndpoint
 from learner.training.skipped_updates import SkippedUpdates
 from learner.training.starting_model import context_warnings, keep_small_files, rate_warnings
 from learner.training.trained_ids import TrainedIds
@@ -321,6 +322,7 @@ class _Life:
             SkippedUpdates(self._folder.skipped_updates, self._reporter.values),
             Evidence(self._folder.evidence),
             StepProfiler(trainer, self._worker, self._folder.profiles, self._reporter.profiles),
+            self._teacher(stack),
             self._stop,
         )
         loop = TrainingLoop(parts, self._settings(), self._host_state, position, replay)
@@ -350,6 +352,14 @@ class _Life:
             stop_on_mismatch=config.resume.on_mismatch == "stop",
             adapters=self._facts.model.lora is not None,
         )
+
+    def _teacher(self, stack: AsyncExitStack) -> TeacherEndpoint | None:
+        teacher = self._config.teacher
+        if teacher is None or not teacher.endpoint:
+            return None
+        endpoint = TeacherEndpoint(teacher)
+        stack.push_async_callback(endpoint.close)
+        return endpoint
 
     async def _credentials(self) -> TlsCredentials:
         return (await self._access.fresh()).credentials

@@ -15,6 +15,7 @@ export const FIGURES = [
   { name: "loss", title: "Loss", note: "of the objective" },
   { name: "kl_k3", title: "KL to behaviour", note: "nats per token", fromZero: true },
   { name: "reference_kl", title: "KL to the reference", note: "nats per token", fromZero: true },
+  { name: "teacher_kl", title: "KL to the teacher", note: "nats per token", fromZero: true },
   { name: "entropy", title: "Entropy", note: "of the policy, nats per token", fromZero: true },
   { name: "grad_norm", title: "Gradient norm", note: "before clipping", fromZero: true },
   { name: "learning_rate", title: "Learning rate", note: "of each step", fromZero: true },

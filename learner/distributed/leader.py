@@ -36,7 +36,7 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.versions.tensors import TensorSpec
 
 # Settings on which all processes must agree; the leader sends its own.
-SHARED = ("seed", "optimiser", "objective", "mesh", "remat", "packed_row_tokens", "matmul_precision")
+SHARED = ("seed", "optimiser", "objective", "teacher", "mesh", "remat", "packed_row_tokens", "matmul_precision")
 
 _log = structlog.get_logger()
 
@@ -79,12 +79,15 @@ class LeadTrainer(Trainer):
         behaviour_logprobs: FloatArray,
         on_policy: BoolArray | None = None,
         margins_max: FloatArray | None = None,
+        teacher_logprobs: FloatArray | None = None,
     ) -> dict[str, float]:
         more: dict[str, Any] = {
             "behaviour_logprobs": behaviour_logprobs,
             "on_policy": np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy,
             "margins_max": np.full(batch.tokens.shape, np.inf, np.float32) if margins_max is None else margins_max,
         }
+        if teacher_logprobs is not None:
+            more["teacher_logprobs"] = teacher_logprobs
         with self._team.lead(_batch_order("train", batch, **more)):
             return super().train_step(batch, **more)
 
@@ -216,8 +219,8 @@ class Follower:
         match order.name:
             case "train":
                 batch = _batch(order)
-                given = (order.arrays[name] for name in ("behaviour_logprobs", "on_policy", "margins_max"))
-                trainer.train_step(batch, *given)
+                names = ("behaviour_logprobs", "on_policy", "margins_max", "teacher_logprobs")
+                trainer.train_step(batch, **{name: order.arrays[name] for name in names if name in order.arrays})
             case "score":
                 trainer.behaviour(self._older, _batch(order))
             case "score_current":

@@ -24,7 +24,10 @@ def shaped_rewards(rewards: Array, lengths: Array, completion_tokens_max: int, o
 
 
 def advantages(config: ObjectiveConfig, rewards: Array, group_ids: Array) -> Array:
-    """Return advantages f64 [sequences] of the configured kind; zeros with a critic, which computes them per token."""
+    """Return advantages f64 [sequences] of the configured kind.
+
+    They are zeros with a critic, which computes them per token, and where rewards are left out.
+    """
     match config.advantage:
         case "group-normalised":
             return group_normalised(rewards, group_ids, config.advantage_epsilon)
@@ -37,7 +40,7 @@ def advantages(config: ObjectiveConfig, rewards: Array, group_ids: Array) -> Arr
         case "batch-mean":
             centred: Array = rewards - rewards.mean()
             return centred
-        case "critic":
+        case "critic" | "none":
             return np.zeros(len(rewards))
         case _:
             assert_never(config.advantage)

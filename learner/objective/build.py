@@ -32,6 +32,7 @@ def objective(config: ObjectiveConfig) -> Objective:
         importance_mean, importance_bounded: mean importance weight, and the share of tokens at or beyond a bound; only
             with importance weights.
         reference_kl: k3 estimate of the divergence from the policy before RL; only with a KL penalty.
+        teacher_kl: k1 estimate of the divergence from the teacher; only with one.
     """
     gauges: dict[str, Factor] = {
         "ratio_mean": lambda terms: jnp.exp(current_to_behaviour(terms)),
@@ -45,6 +46,8 @@ def objective(config: ObjectiveConfig) -> Objective:
         gauges["importance_bounded"] = _bounded_share(config)
     if config.kl != "none":
         gauges["reference_kl"] = factors.k3
+    if config.teacher_coefficient:
+        gauges["teacher_kl"] = factors.teacher_divergence
     return Objective(correction, _gradient(config), _regulariser(config), gauges)
 
 
@@ -91,6 +94,8 @@ def _regulariser(config: ObjectiveConfig) -> Factor:
             parts.append((-config.kl_coefficient, factors.k3))
         case _:
             assert_never(config.kl)
+    if config.teacher_coefficient:
+        parts.append((-config.teacher_coefficient, factors.teacher_divergence))
     if config.entropy_coefficient:
         parts.append((config.entropy_coefficient, factors.entropy))
     return factors.weighted_sum(parts)

@@ -28,9 +28,12 @@ Algorithm = Literal[
     "ppo",
     "truncated-is",
     "two-sided",
+    "distillation",
 ]
 Aggregate = Literal["token-mean", "trajectory-mean", "constant-length"]
-Advantage = Literal["group-normalised", "group-mean", "leave-one-out", "batch-normalised", "batch-mean", "critic"]
+Advantage = Literal[
+    "group-normalised", "group-mean", "leave-one-out", "batch-normalised", "batch-mean", "critic", "none"
+]
 Importance = Literal["none", "clipped", "truncated", "two-sided", "sequence"]
 Surrogate = Literal["log-probability", "clipped", "sequence-clipped"]
 Divergence = Literal["none", "k1", "k2", "k3"]
@@ -66,6 +69,12 @@ PRESETS: Mapping[Algorithm, Mapping[str, Any]] = MappingProxyType(
             "importance_low": 0.5,
             "importance_high": 5.0,
         },
+        "distillation": {
+            "advantage": "none",
+            "surrogate": "log-probability",
+            "importance": "truncated",
+            "teacher_coefficient": 1.0,
+        },
     }
 )
 
@@ -93,7 +102,8 @@ class ObjectiveConfig(ConfigModel):
     """Weights of tokens in the loss: equally per token, equally per trajectory, or per token divided by the
     longest possible completion."""
     advantage: Advantage = "group-normalised"
-    """Baseline that a completion's reward is compared with, and whether advantages are normalised."""
+    """Baseline that a completion's reward is compared with, and whether advantages are normalised; "none" leaves
+    rewards out, for a policy that learns from a teacher alone."""
     advantage_epsilon: float = Field(1e-4, gt=0.0)
     """Number added to the standard deviation where advantages are divided by it."""
     importance: Importance = "none"
@@ -119,6 +129,9 @@ class ObjectiveConfig(ConfigModel):
     """Estimator of the KL divergence from the policy that RL began with, which is penalised."""
     kl_coefficient: float = Field(0.0, ge=0.0)
     """Weight of the KL penalty."""
+    teacher_coefficient: float = Field(0.0, ge=0.0)
+    """Weight of the reverse KL divergence from the teacher of [teacher], a penalty on each token that the policy
+    sampled."""
     entropy_coefficient: float = Field(0.0, ge=0.0)
     """Weight of the bonus for the policy's entropy."""
     balance_coefficient: float | None = Field(None, ge=0.0)
@@ -197,6 +210,10 @@ class ObjectiveConfig(ConfigModel):
             (
                 corrected and high < 1.0,
                 f"importance_high {high:g} cuts off rollouts of the current policy, whose weight is 1",
+            ),
+            (
+                self.advantage == "none" and not self.teacher_coefficient,
+                'advantage "none" leaves rewards out, and nothing is left to learn from: set teacher_coefficient',
             ),
             (
                 (self.kl == "none") != (self.kl_coefficient == 0.0),

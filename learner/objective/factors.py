@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from learner.objective.objective import Factor, LogRatio, Terms, current_to_reference
+from learner.objective.objective import Factor, LogRatio, Terms, current_to_reference, current_to_teacher
 
 Bound = Callable[[jax.Array], jax.Array]  # weights -> weights within bounds
 
@@ -85,7 +85,20 @@ def k1(terms: Terms) -> jax.Array:
 
     The gradient of log p itself has mean 0 under p, and would penalise nothing.
     """
-    log_ratio = current_to_reference(terms)
+    return _in_the_reward(current_to_reference(terms), terms)
+
+
+def teacher_divergence(terms: Terms) -> jax.Array:
+    """Return log(p / teacher), the reverse KL divergence on the policy's own samples, with the gradient of k1.
+
+    Agarwal et al. 2024 (2306.13649), section 3.2: generalised knowledge distillation with the student's samples alone
+    and reverse KL. The estimate by the sampled token in the place of the sum over the vocabulary is that of Lu and
+    Thinking Machines Lab 2025, "On-Policy Distillation": the advantage of a token is log(teacher / p), discount 0.
+    """
+    return _in_the_reward(current_to_teacher(terms), terms)
+
+
+def _in_the_reward(log_ratio: jax.Array, terms: Terms) -> jax.Array:
     return jax.lax.stop_gradient(log_ratio) * (
         1.0 + terms.masked(terms.logprobs - jax.lax.stop_gradient(terms.logprobs))
     )

@@ -39,6 +39,7 @@ class Terms(NamedTuple):
     reference_logprobs: jax.Array | None = (
         None  # f32, log-probability under the policy before RL; None: no penalty needs it
     )
+    teacher_logprobs: jax.Array | None = None  # f32, log-probability under the teacher; None: there is none
 
     def masked(self, values: jax.Array) -> jax.Array:
         """Return values with 0 outside the loss mask, so that padding cannot overflow an exponential."""
@@ -122,6 +123,17 @@ def current_to_reference(terms: Terms) -> jax.Array:
     if terms.reference_logprobs is None:
         raise ValueError("a KL penalty needs reference_logprobs, but the terms have none")
     return terms.masked(terms.logprobs - terms.reference_logprobs)
+
+
+def current_to_teacher(terms: Terms) -> jax.Array:
+    """Return log(policy / teacher) per token.
+
+    Raises:
+        ValueError: the terms have no teacher.
+    """
+    if terms.teacher_logprobs is None:
+        raise ValueError("distillation needs teacher_logprobs, but the terms have none")
+    return terms.masked(terms.logprobs - terms.teacher_logprobs)
 
 
 def proximal(terms: Terms) -> jax.Array:

@@ -35,6 +35,7 @@ class Factors(NamedTuple):
     margins_max: Any  # f32, nats: a sequence with a margin above it among its on_policy tokens has weight 0
     proximal_logprobs: Any  # f32; None: those of the current policy
     reference_logprobs: Any  # f32; None: no KL penalty
+    teacher_logprobs: Any = None  # f32; None: no teacher
 
     def select(self, rows: Any) -> Factors:
         """Return the factors of some rows."""
@@ -107,4 +108,5 @@ def _terms(statistics: TokenStatistics, segments: jax.Array, given: Factors, seq
         sequences=sequences,
         proximal_logprobs=given.proximal_logprobs,
         reference_logprobs=given.reference_logprobs,
+        teacher_logprobs=given.teacher_logprobs,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
+from typing import TypeGuard
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from rollcast.policy.config import ModelConfig, adapted
 from rollcast.policy.hub.load import load_params, model_config
 from rollcast.policy.params import Params, Place, abstract_params, initial_params
 from rollcast.policy.shapes import parameter_count
-from rollcast.runtime.errors import ModelError
+from rollcast.runtime.errors import ConfigError, ModelError
 from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 from rollcast.wire.text.tokenizer import TokenizerRecord
 
@@ -79,8 +80,7 @@ def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelCo
         return adapted(config.model.model_copy(update={"vocabulary_size": tokenizer.size}), config.lora)
     precision = {name: getattr(config.model, name) for name in ("precision", "carrier")}
     model = model_config(config.init_from, **precision)
-    data = ModelFolder(config.init_from).read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)
-    if (hashlib.sha256(data).hexdigest(), model.vocabulary_size) != (tokenizer.sha256, tokenizer.size):
+    if (_tokenizer_hash(config.init_from), model.vocabulary_size) != (tokenizer.sha256, tokenizer.size):
         raise ModelError(
             f"{config.init_from} has another tokenizer than the coordinator's",
             cause=f"its vocabulary has {model.vocabulary_size} tokens, the coordinator's {tokenizer.size}"
@@ -91,6 +91,36 @@ def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelCo
             fix="set coordinator.tokenizer.folder to the same model",
         )
     return adapted(model, config.lora)
+
+
+def check_teacher(config: LearnerConfig, tokenizer: TokenizerRecord, temperature: float) -> None:
+    """Check that the teacher, if there is one, reads the run's tokens and scores them as they were sampled.
+
+    The vocabularies may differ in padding, as those of Qwen2.5's sizes do.
+
+    Raises:
+        ModelError: the teacher's folder has another tokenizer than the coordinator's.
+        ConfigError: an endpoint scores at temperature 1, and rollouts are sampled at another.
+    """
+    teacher = config.teacher
+    if teacher is None:
+        return
+    if teacher.folder is not None and _tokenizer_hash(teacher.folder) != tokenizer.sha256:
+        raise ModelError(
+            f"the teacher in {teacher.folder} has another tokenizer than the coordinator's",
+            cause="their tokenizer.json differ" if tokenizer.sha256 else "the coordinator's was made of its wording",
+            fix="choose a teacher of the same family, and set coordinator.tokenizer.folder to the policy's model",
+        )
+    if teacher.endpoint and temperature != 1.0:
+        raise ConfigError(
+            f"the teacher's endpoint cannot score rollouts that are sampled at temperature {temperature:g}",
+            cause="such servers return log-probabilities at temperature 1",
+            fix="set coordinator.sampling.temperature to 1, or teacher.folder instead of teacher.endpoint",
+        )
+
+
+def _tokenizer_hash(folder: Path) -> str:
+    return hashlib.sha256(ModelFolder(folder).read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)).hexdigest()
 
 
 def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | None = None) -> Params:
@@ -106,13 +136,25 @@ def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | No
     Raises:
         ModelError: a tensor is missing, misshaped or damaged.
     """
-    if place is not None and jax.process_index() > 0:  # the leader's values are sent to this process as it places them
-        nothing = np.zeros((), np.float32)
-        leaves = sorted(abstract_params(model).items())
-        return {name: place(name, np.broadcast_to(nothing, leaf.shape)) for name, leaf in leaves}
-    if config.init_from is None:
-        return initial_params(model, config.seed, place)
-    return load_params(model, config.init_from, place)
+    if config.init_from is not None:
+        return folder_params(model, config.init_from, place)
+    return _sent_params(model, place) if _follows(place) else initial_params(model, config.seed, place)
+
+
+def folder_params(model: ModelConfig, folder: Path, place: Place | None = None) -> Params:
+    """Return the float32 parameters of a published model; see starting_params."""
+    return _sent_params(model, place) if _follows(place) else load_params(model, folder, place)
+
+
+def _follows(place: Place | None) -> TypeGuard[Place]:
+    """Decide whether the leader's values are sent to this process as it places them."""
+    return place is not None and jax.process_index() > 0
+
+
+def _sent_params(model: ModelConfig, place: Place) -> Params:
+    nothing = np.zeros((), np.float32)
+    leaves = sorted(abstract_params(model).items())
+    return {name: place(name, np.broadcast_to(nothing, leaf.shape)) for name, leaf in leaves}
 
 
 def keep_small_files(config: LearnerConfig, target: Path) -> None:

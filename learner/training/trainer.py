@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
@@ -21,6 +22,7 @@ from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
 from learner.training.starting_model import starting_params
+from learner.training.teacher import Teacher, teacher_model
 from learner.training.tracing import begin_trace, end_trace
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
@@ -57,6 +59,7 @@ class Trainer:
         self._programs = Programs(model_config, learner_config, self.mesh)
         self._all_finite = jax.jit(_all_finite)
         self._statistics: list[TokenStatistics] = []  # of the last step's micro-batches, on the devices
+        self._teacher = _teacher_of(learner_config, self.mesh)
         self._base: Params = {}  # stacked; without adapters there is none
         if model_config.lora is None:
             self.set_params(starting_params(learner_config, model_config, self._placed_one))
@@ -145,6 +148,7 @@ class Trainer:
         behaviour_logprobs: FloatArray,
         on_policy: BoolArray | None = None,
         margins_max: FloatArray | None = None,
+        teacher_logprobs: FloatArray | None = None,
     ) -> dict[str, float]:
         """Take the optimiser steps on a batch.
 
@@ -155,6 +159,8 @@ class Trainer:
                 None: no tokens.
             margins_max: f32 [rows, time], the highest margin of each token that an honest sampler reaches, in nats. A
                 sequence with an on-policy token above it has weight 0 in the loss. None: there is no bound.
+            teacher_logprobs: f32 [rows, time], with a teacher at an endpoint. None: there is none, or this trainer
+                holds it.
 
         A step whose loss or gradient norm is not finite changes neither parameters nor the optimiser's state.
 
@@ -170,7 +176,9 @@ class Trainer:
         judgement = None if self.critic is None else self.critic.judge(batch)
         own = np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy
         bounds = np.full(batch.tokens.shape, np.inf, np.float32) if margins_max is None else margins_max
-        factors = self._factors(batch, behaviour_logprobs, own, bounds, judgement)
+        if self._teacher is not None:
+            teacher_logprobs = self._teacher.logprobs(batch)
+        factors = self._factors(batch, behaviour_logprobs, own, bounds, judgement, teacher_logprobs)
         rows = batch.tokens.shape[0]
         mini_batches = min(self._config.objective.mini_batches, rows)
         reports = []
@@ -318,6 +326,7 @@ class Trainer:
         on_policy: BoolArray,
         margins_max: FloatArray,
         judgement: Judgement | None,
+        teacher_logprobs: FloatArray | None,
     ) -> Factors:
         objective = self._config.objective
         several = objective.proximal and objective.passes > 1
@@ -334,6 +343,7 @@ class Trainer:
             reference_logprobs=None
             if self._reference is None
             else self._programs.statistics(self._base | self._reference, batch).logprobs,
+            teacher_logprobs=teacher_logprobs,
         )
 
     def _step(self, batch: PackedBatch, factors: Factors) -> dict[str, Any]:
@@ -347,6 +357,13 @@ class Trainer:
             gradients, self._optimiser_state, self._params, jnp.isfinite(values["loss"])
         )
         return values | {"grad_norm": step.norm, "learning_rate": rate, "skipped": ~step.taken}
+
+
+def _teacher_of(config: LearnerConfig, mesh: Mesh) -> Teacher | None:
+    """Return the teacher that this process holds a part of; None if there is none, or it is at an endpoint."""
+    if config.teacher is None or config.teacher.folder is None:
+        return None
+    return Teacher(teacher_model(config.teacher.folder, config), config, mesh)
 
 
 def behaviour_by_version(

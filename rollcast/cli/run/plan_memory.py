@@ -138,6 +138,7 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
         fused_attention=fused,
         processes=max(1, learner.distributed.processes),  # 0 leaves the number to a launcher
         warm_start=learner.warm_start.steps_max > 0,
+        teacher=_teacher(learner),
     )
 
 
@@ -235,6 +236,15 @@ def _model(learner: Any) -> ModelConfig:
             fix="set learner.model.vocabulary_size or learner.model.preset",
         )
     return adapted(model, learner.lora)
+
+
+def _teacher(learner: Any) -> ModelConfig | None:
+    """Return the model that the learner holds besides its own; None if there is none, or its folder is elsewhere."""
+    if learner.teacher is None or learner.teacher.folder is None or not learner.teacher.folder.is_dir():
+        return None
+    from rollcast.policy.hub.load import model_config
+
+    return model_config(learner.teacher.folder, precision="bfloat16", carrier=learner.model.carrier)
 
 
 def _estimate_json(estimate: Estimate) -> dict[str, Any]:

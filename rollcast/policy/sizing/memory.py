@@ -78,6 +78,7 @@ class LearnerShape:
     tensor: int = 1
     fused_attention: bool = False  # the scores of whole rows never exist
     processes: int = 1  # hosts that the devices belong to, in equal numbers
+    teacher: ModelConfig | None = None  # held on the devices for distillation
     warm_start: bool = False  # which trains all weights in float32, also where adapters are trained afterwards
 
     @property
@@ -212,6 +213,8 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         resident["reference parameters (float32)"] = masters
     if shape.critic:
         resident["critic and its states"] = masters + _shared(moments, shards)
+    if shape.teacher is not None:
+        resident["teacher"] = _shared(snapshot_bytes(shape.teacher), shards)
     # It is copied on the devices, and written while the next step runs.
     resident["a version that is published"] = _shared(version_bytes(model), shards)
     largest = max(map(math.prod, trained_shapes(model).values()))
@@ -220,6 +223,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         passes["a layer's weights, gathered and rounded"] = _gathered_bytes(model, shape)
     phases = _warm_start(model, shards) if shape.warm_start and model.lora is not None else {}
     phases |= _older_version(model, shape, passes) if shape.recomputes else {}
+    phases |= _teaching(shape)
     phases |= {
         "gradients": {"gradients (float32)": masters, **passes},
         "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
@@ -264,6 +268,17 @@ def _older_version(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> di
         "loading an older version": older | {"its layers, stacked": version},
         "behaviour": older | _without_backward(model, shape, passes),
     }
+
+
+def _teaching(shape: LearnerShape) -> dict[str, Bytes]:
+    """Return the bytes of the phase in which the teacher scores a batch, besides its weights; empty without one."""
+    teacher = shape.teacher
+    if teacher is None:
+        return {}
+    passes = {"tiles of logits": _tile_bytes(teacher, shape)}
+    if shape.fsdp > 1:
+        passes["a layer's weights, gathered and rounded"] = _gathered_bytes(teacher, shape)
+    return {"teacher": _without_backward(teacher, shape, passes)}
 
 
 def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:

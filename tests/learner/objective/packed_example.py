@@ -34,7 +34,8 @@ def completions(seed: int, spread: float) -> list[Sequence]:
         logprobs = proximal + random.normal(0.0, spread, length)
         reference = logprobs + random.normal(0.0, spread, length)
         worth = random.normal(size=length)
-        made.append(Sequence(logprobs, logprobs.copy(), behaviour, proximal, reference, reward, group, worth))
+        frozen, teacher = logprobs.copy(), reference[::-1].copy()
+        made.append(Sequence(logprobs, frozen, behaviour, proximal, reference, teacher, reward, group, worth))
     return made
 
 
@@ -95,4 +96,5 @@ def terms_of(config: ObjectiveConfig, sequences: list[Sequence]) -> Terms:
         sequences=3 * len(ROWS),
         proximal_logprobs=f32([one.proximal for one in sequences]),
         reference_logprobs=f32([one.reference for one in sequences]),
+        teacher_logprobs=f32([one.teacher for one in sequences]),
     )

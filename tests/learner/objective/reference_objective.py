@@ -22,6 +22,7 @@ class Sequence:
     behaviour: Array
     proximal: Array
     reference: Array
+    teacher: Array
     reward: float
     group: int
     token_advantages: Array
@@ -149,6 +150,14 @@ def ppo(sequences: list[Sequence]) -> float:
     return over_tokens([surrogate(s.ratio, s.token_advantages, 0.2, 0.2) for s in sequences])
 
 
+def distillation(sequences: list[Sequence]) -> float:
+    parts = []
+    for s in sequences:
+        reward = s.teacher - s.frozen  # "On-Policy Distillation": minus the reverse KL divergence at the sampled token
+        parts.append(np.minimum(s.frozen_ratio, 2.0) * reward * (1.0 + s.logprobs - s.frozen))
+    return over_tokens(parts)
+
+
 OBJECTIVES: dict[str, Callable[[list[Sequence]], float]] = {
     "grpo": grpo,
     "dapo": dapo,
@@ -162,6 +171,7 @@ OBJECTIVES: dict[str, Callable[[list[Sequence]], float]] = {
     "ppo": ppo,
     "truncated-is": truncated_is,
     "two-sided": two_sided,
+    "distillation": distillation,
 }
 
 

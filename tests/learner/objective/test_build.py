@@ -223,6 +223,7 @@ def test_a_resolved_preset_reads_as_itself(algorithm: str) -> None:
         ({"algorithm": "truncated-is", "importance_high": 0.5}, "cuts off rollouts of the current policy"),
         ({"kl": "k3"}, "give both or none"),
         ({"kl_coefficient": 0.1}, "give both or none"),
+        ({"advantage": "none"}, "set teacher_coefficient"),
     ],
 )
 def test_contradictory_settings_are_refused_with_a_reason(given: dict[str, Any], reason: str) -> None:

@@ -194,6 +194,15 @@ def test_sharding_offloading_and_rematerialisation_save_memory() -> None:
     assert learner_memory(model, more).peak > whole.peak + 3 * parameter_bytes(model)
 
 
+def test_a_teacher_is_held_in_bfloat16_and_scores_in_a_phase_of_its_own() -> None:
+    model, teacher = ModelConfig(preset="qwen3-0.6b"), ModelConfig(preset="qwen3-4b", precision="bfloat16")
+    plain, taught = (learner_memory(model, LearnerShape(4096, 8192, fsdp=4, teacher=one)) for one in (None, teacher))
+    assert taught.resident["teacher"] == -(-snapshot_bytes(teacher) // 4)
+    assert "teacher" not in plain.phases
+    assert 0 < sum(taught.phases["teacher"].values()) < sum(taught.phases["gradients"].values())
+    assert taught.peak - plain.peak >= taught.resident["teacher"]
+
+
 def test_without_recomputed_log_probabilities_no_older_version_is_loaded() -> None:
     model = ModelConfig(preset="qwen3-0.6b")
     shape = LearnerShape(256, 256)
