@@ -113,10 +113,12 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         coordinator = _assemble(config, folder, start, ledger, problems, authority, stack)
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
-        # The core needs the learner's reports, the standby set and the operator's orders before a member connects.
+        # The core needs the learner's reports, what the capacity model decided and learned, and the operator's orders
+        # before a member connects.
         coordinator.shell.apply(Started())
         audit = () if start.audit is None else (start.audit,)
-        for event in (*start.replay, start.standby, *audit, *start.orders.events(coordinator.shell.core.rules.rules)):
+        restored = (start.standby, start.learned, *audit)
+        for event in (*start.replay, *restored, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
         for work in _background(coordinator).coroutines():
             stack.push_async_callback(_cancel, asyncio.create_task(work))

@@ -8,6 +8,7 @@ of Poisson events), and both fade, because a market's pressure changes within ho
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from capacity.model.units import SECONDS_PER_HOUR
@@ -16,7 +17,17 @@ from capacity.model.workers import Worker
 PRIOR_HOURS = 8.0  # worker hours that the stated rate is worth
 _FADES_HOURS = 6.0  # after which what was seen counts 1/e
 
-Market = tuple[str, str, str]
+Market = tuple[str, str, str]  # provider, region, hardware
+MARKETS_MAX = 1024  # kept over a restart
+
+
+@dataclass(frozen=True, slots=True)
+class MarketSeen:
+    """What was seen of one market: worker hours and preemptions, both faded."""
+
+    market: Market
+    hours: float
+    preemptions: float
 
 
 @dataclass(slots=True)
@@ -57,6 +68,16 @@ class Preemptions:
         """Return the expected preemptions per hour of such a worker."""
         seen = self._counted(worker, now)
         return (worker.preemptions_per_hour * PRIOR_HOURS + seen.preemptions) / (PRIOR_HOURS + seen.hours)
+
+    def seen(self) -> tuple[MarketSeen, ...]:
+        """Return what was seen of each market when it was last counted; of the MARKETS_MAX with the most hours."""
+        found = [MarketSeen(market, one.hours, one.preemptions) for market, one in self._markets.items()]
+        return tuple(sorted(found, key=lambda one: (-one.hours, one.market))[:MARKETS_MAX])
+
+    def restore(self, markets: Iterable[MarketSeen], now: float) -> None:
+        """Continue with what ``seen`` returned before a restart; its workers are counted when they join again."""
+        for one in markets:
+            self._markets[one.market] = _Seen(hours=one.hours, preemptions=one.preemptions, counted_at=now)
 
     def learned(self, worker: Worker, now: float) -> Worker:
         """Return the worker with the rate of its market."""

@@ -16,6 +16,7 @@ from coordinator.core.events.events import (
     Event,
     HeartbeatReceived,
     IdentityNoticed,
+    LearnedRestored,
     LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
@@ -105,7 +106,7 @@ def cause_of(event: Event) -> str:
             return "end of the run"
         case PromptsSupplied():
             return "prompts"
-        case Started() | StandbyRestored() | AuditRestored():
+        case Started() | StandbyRestored() | LearnedRestored() | AuditRestored():
             return "start"
         case Tick():
             return "time"

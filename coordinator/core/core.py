@@ -37,6 +37,7 @@ from coordinator.core.events.events import (
     Event,
     HeartbeatReceived,
     IdentityNoticed,
+    LearnedRestored,
     LearnerCalled,
     LearnerStatusChanged,
     LeasesReturned,
@@ -165,6 +166,10 @@ class CoordinatorCore:
     def standby(self) -> dict[PeerId, tuple[str, bool]]:
         """Return the peers that the capacity model switched off, so that a restarted coordinator resumes with them."""
         return standby_of(self._state.members)
+
+    def learned(self) -> LearnedRestored:
+        """Return what the capacity model has learned, so that a restarted coordinator resumes with it."""
+        return self._activation.learned
 
     def audit_json(self) -> str:
         """Return what audits found about each identity, so that a restarted coordinator resumes with it."""
@@ -357,6 +362,9 @@ class CoordinatorCore:
                 return []
             case StandbyRestored():
                 self._activation.restored(event, now)
+                return []
+            case LearnedRestored():
+                self._activation.learned_restored(event, now)
                 return []
             case WorkersOffered():
                 self._activation.offered(event, now)

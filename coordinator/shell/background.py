@@ -52,7 +52,7 @@ class Background:
 
     async def _tick(self) -> None:
         """Send the core a tick, store sums every SUMS_KEPT_TICKS ticks, and measure how late the loop is."""
-        loop, kept = asyncio.get_running_loop(), ""
+        loop, kept = asyncio.get_running_loop(), dict[str, str]()
         for tick in itertools.count(1):
             due_at = loop.time() + TICK_S
             await asyncio.sleep(TICK_S)
@@ -62,10 +62,19 @@ class Background:
             self.shell.apply(Tick())
             if tick % SUMS_KEPT_TICKS == 0:
                 self.shell.keep_sums()
-                standby = standing_by.to_json(self.shell.core.standby())
-                if standby != kept:
-                    kept = standby
-                    self.ledger.set_meta(standing_by.STANDBY, standby)
+                self._keep_activation(kept)
+
+    def _keep_activation(self, kept: dict[str, str]) -> None:
+        """Store the standby set and what the capacity model has learned, where they differ from what is kept."""
+        core = self.shell.core
+        now = {
+            standing_by.STANDBY: standing_by.to_json(core.standby()),
+            standing_by.LEARNED: standing_by.learned_to_json(core.learned()),
+        }
+        for key, text in now.items():
+            if kept.get(key, "") != text:
+                kept[key] = text
+                self.ledger.set_meta(key, text)
 
     async def _end_with(self, failed: Awaitable[Exception]) -> None:
         self.shell.fail(await failed)

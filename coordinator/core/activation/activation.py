@@ -33,7 +33,7 @@ from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation, WantWorker
-from coordinator.core.events.events import StandbyRestored, WorkersOffered
+from coordinator.core.events.events import LearnedRestored, StandbyRestored, WorkersOffered
 from coordinator.core.events.operator_events import PeerPinned, PricesChanged
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
@@ -113,6 +113,12 @@ class Activation:
         for peer_id, (reason, dark) in event.peers.items():
             reputation = self._state.members.reputation(peer_id)
             reputation.standby, reputation.dark = reason, dark
+
+    def learned_restored(self, event: LearnedRestored, now: float) -> None:
+        """Continue with what was learned before a restart."""
+        if self._replanner is not None:
+            self._replanner.corrections = event.corrections
+            self._replanner.preemptions.restore(event.markets, now)
 
     def _replace_absent(self, now: float) -> list[Action]:
         """Switch restored peers on if all that were on have left and the learner waits: a plan needs a working peer."""
@@ -330,6 +336,14 @@ class Activation:
     def corrections(self) -> Corrections | None:
         """The learned factors measured / predicted; None if the capacity model is off."""
         return None if self._replanner is None else self._replanner.corrections
+
+    @property
+    def learned(self) -> LearnedRestored:
+        """What a restarted coordinator resumes with; empty if the capacity model is off."""
+        replanner = self._replanner
+        if replanner is None:
+            return LearnedRestored()
+        return LearnedRestored(replanner.preemptions.seen(), replanner.corrections)
 
     def status(self) -> ActivationStatus:
         """Return the decisions of the capacity model, for people."""

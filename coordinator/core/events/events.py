@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
 from capacity.model.workers import Worker
+from capacity.replan.corrections import Corrections
 from capacity.replan.events import Solved
+from capacity.replan.preemptions import MarketSeen
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
 from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.operator_events import Order
@@ -364,6 +366,14 @@ class StandbyRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedRestored:
+    """What the capacity model had learned before a restart: preemptions by market, and factors on its figures."""
+
+    markets: tuple[MarketSeen, ...] = ()
+    corrections: Corrections = field(default_factory=Corrections)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersOffered:
     """The workers that providers can start, replacing the earlier offer, and which peers run at providers.
 
@@ -426,6 +436,7 @@ Event = (
     | Order
     | ReachEvent
     | StandbyRestored
+    | LearnedRestored
     | AuditRestored
     | WorkersOffered
     | RunEnded

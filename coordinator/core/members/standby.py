@@ -1,4 +1,4 @@
-"""Persist the standby set so that a restarted coordinator resumes with the peers that were on."""
+"""Persist the standby set and what the capacity model has learned, so that a restarted coordinator resumes with both."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from coordinator.core.events.events import StandbyRestored
+from coordinator.core.events.events import LearnedRestored, StandbyRestored
 from coordinator.core.members.membership import Members
 from rollcast.wire.ids import PeerId
 
+LEARNED = "learned"  # key in the ledger's meta table, for what the capacity model has learned as JSON
 STANDBY = "standby"  # key in the ledger's meta table, for the standby set as JSON
 PEERS_MAX = 16384
 
@@ -34,3 +35,12 @@ def to_json(standby: Mapping[PeerId, tuple[str, bool]]) -> str:
 def from_json(text: str) -> StandbyRestored:
     """Return the event with which a restarted coordinator's core takes over the set that ``to_json`` wrote."""
     return StandbyRestored(msgspec.json.decode(text, type=dict[PeerId, tuple[str, bool]]))
+
+
+def learned_to_json(learned: LearnedRestored) -> str:
+    return msgspec.json.encode(learned).decode()
+
+
+def learned_from_json(text: str) -> LearnedRestored:
+    """Return the event with which a restarted coordinator's core takes over what ``learned_to_json`` wrote."""
+    return msgspec.json.decode(text, type=LearnedRestored)

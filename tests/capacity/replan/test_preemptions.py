@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from capacity.replan.preemptions import PRIOR_HOURS, Preemptions
+from capacity.replan.preemptions import MARKETS_MAX, PRIOR_HOURS, Preemptions
 from tests.capacity.sample_plan import sample_worker
 
 HOUR_S = 3600.0
@@ -47,3 +47,15 @@ def test_what_was_seen_fades() -> None:
     seen.gone(WORKER, 1.0, preempted=True)
     assert seen.per_hour(WORKER, 1.0) > 0.6
     assert seen.per_hour(WORKER, 100 * HOUR_S) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_what_was_seen_is_restored_and_the_markets_with_the_most_hours_are_kept() -> None:
+    before, after = Preemptions(), Preemptions()
+    for number in range(MARKETS_MAX + 1):
+        worker = replace(WORKER, region=f"r{number}")
+        before.came(worker, -10.0 * number)
+        before.gone(worker, 0.0, preempted=True)
+    after.restore(before.seen(), 5.0)
+    assert after.seen() == before.seen()
+    assert after.per_hour(worker, 5.0) == before.per_hour(worker, 0.0)
+    assert after.per_hour(replace(WORKER, region="r0"), 5.0) == WORKER.preemptions_per_hour

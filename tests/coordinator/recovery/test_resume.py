@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from capacity.replan.corrections import Corrections
+from capacity.replan.preemptions import MarketSeen
 from coordinator.config.config import RunConfig
 from coordinator.core.events.actions import RecordEpoch
+from coordinator.core.events.events import LearnedRestored
+from coordinator.core.members import standby
 from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
@@ -52,6 +56,8 @@ async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> N
     ledger.store_rollouts([store_rollout(2, rollout(2, 0, group_id=2))])
     ledger.close_attempt(close(4, "lease_expired", sample_index=2))
     ledger.set_meta(LEARNER_VALUES, json.dumps({"oldest_checkpoint_step": 7.0}))
+    learned = LearnedRestored((MarketSeen(("", "a", "gpu"), 3.5, 1.25),), Corrections(t_bcast=1.2))
+    ledger.set_meta(standby.LEARNED, standby.learned_to_json(learned))
     ledger.set_meta(TOKENIZER, Tokenizer(("+",), "12").to_json())
     await ledger.record_epoch(RecordEpoch(Epoch(1), Step(1), Step(3), None))
     await ledger.close()
@@ -64,6 +70,7 @@ async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> N
     assert [(one.rollout_id, one.scored) for one in restored.rollouts] == [(2, False)]
     assert start.problems == (problem,)
     assert start.tokenizer == Tokenizer(("+",), "12").to_json()
+    assert start.learned == learned
     assert start.learner_values == {"oldest_checkpoint_step": 7.0}
     totals = start.restored
     assert (totals.issued, totals.accepted, totals.trained, totals.dropped) == (4, 2, 1, {"lease_expired": 1})

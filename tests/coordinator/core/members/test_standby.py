@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from capacity.model.workers import Speed, Worker
+from capacity.replan.corrections import Corrections
 from capacity.replan.events import Solved
 from coordinator.core.events.actions import Note, SendLeases, TellActivation, WantWorker
-from coordinator.core.events.events import ActivationPlanned, BatchRequested, StandbyRestored, Tick, WorkersOffered
+from coordinator.core.events.events import (
+    ActivationPlanned,
+    BatchRequested,
+    LearnedRestored,
+    PeerLeft,
+    StandbyRestored,
+    Tick,
+    WorkersOffered,
+)
 from coordinator.core.events.operator_events import PeerPinned
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.members import standby
@@ -110,6 +119,27 @@ def test_the_standby_set_is_restored_and_pins_are_orders() -> None:
     assert kept == dict(OFF.peers)
     assert standby.from_json(standby.to_json(kept)) == OFF
     assert standby.from_json("{}") == StandbyRestored({})
+
+
+def test_what_the_model_has_learned_survives_a_restart() -> None:
+    """A peer that was preempted raises its market's rate, in the problems of the next coordinator too."""
+    before = planned_world()
+    planned_problem(before)
+    before.handle(PeerLeft(B, "lost"))
+    before.now += 3600.0
+    work(before, 1)
+    learned = before.core.learned()
+    assert [one.preemptions > 0 for one in learned.markets] == [True]
+    kept = standby.learned_from_json(standby.learned_to_json(learned))
+    assert kept == learned
+    rates = {}
+    for name, restored in (("anew", LearnedRestored()), ("restored", replace(kept, corrections=Corrections(rate=0.8)))):
+        after = planned_world()
+        after.handle(restored)
+        assert after.core.learned().corrections == restored.corrections
+        (rates[name], *_) = [one.preemptions_per_hour for one in planned_problem(after).workers]
+    assert rates["anew"] == 0.0 < rates["restored"]
+    assert standby.learned_from_json("{}") == World(activation=ActivationSettings()).core.learned() == LearnedRestored()
 
 
 def test_a_peer_that_was_off_is_informed_and_gets_no_work() -> None:
