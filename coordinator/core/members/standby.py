@@ -1,4 +1,4 @@
-"""Persist the standby set and what the capacity model has learned, so that a restarted coordinator resumes with both."""
+"""Persist the standby set and what the capacity model has learned, for a restarted coordinator to resume with."""
 
 from __future__ import annotations
 
