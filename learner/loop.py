@@ -22,6 +22,7 @@ from learner.alignment.behaviour import BehaviourPlan, plan_behaviour
 from learner.alignment.mismatch import compare, figures
 from learner.alignment.sampling_check import SamplingWatch
 from learner.audit.evidence import Evidence
+from learner.audit.unseen import judge_unseen
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import HostState
 from learner.config import AuditConfig, BehaviourSource, MismatchConfig, SamplingCheckConfig
@@ -252,6 +253,8 @@ class TrainingLoop:
             taught = None if self._parts.teacher is None else await self._parts.teacher.score(rows)
         began_s = time.monotonic()
         values = await self._on_worker(lambda: traced_step(self.step + 1, lambda: self._train(rows, taught)))
+        if batch.unseen:
+            self._findings += await self._on_worker(lambda: self._judge(batch.unseen))
         self._unsaved_s += time.monotonic() - began_s
         kill_point("gradient_done")
         for row in rows:
@@ -307,6 +310,14 @@ class TrainingLoop:
             self._warned_of_unseeded = True
             _log.warning("rollouts of engines without seeds are left out", fix="set audit.allow_unseeded for own peers")
         return values | self._alignment(rows, packed, plan, known)
+
+    def _judge(self, unseen: Sequence[pb.TrainingRollout]) -> list[audit.Finding]:
+        """Judge rollouts on which the learner does not train."""
+        parts, rules = self._parts, self._settings.rules
+        row_tokens = max(rules.row_tokens, self._settings.packed_row_tokens)
+        given = (self.step + 1, unseen, parts.trainer, parts.retained, parts.evidence)
+        with self._time.part("behaviour_s"):
+            return judge_unseen(*given, rules=rules, row_tokens=row_tokens, bound=self._bound)
 
     def _packed(self, rows: list[TrainingRow]) -> PackedBatch:
         shared = self._settings.packed_row_tokens

@@ -243,6 +243,7 @@ class Presence:
         state = self._state
         state.dissemination.left(peer_id)
         state.partials.discard(peer_id)
+        state.unseen.discard(peer_id)
         here = state.members.get(peer_id) is not None
         actions = state.close_attempts(state.book.held_by(peer_id), "revoked", notify_peers=here)
         actions += evaluating.dismissed(state, peer_id)

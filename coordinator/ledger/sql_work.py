@@ -28,6 +28,8 @@ from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
 
+_ENTRY = "rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed"  # columns of a BatchEntry
+
 
 def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_json: str) -> None:
     connection.execute(
@@ -196,24 +198,46 @@ def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
 def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
     _require_kept(connection, step)
     rows = connection.execute(
-        "SELECT rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed FROM batch_rollouts"
+        f"SELECT {_ENTRY} FROM batch_rollouts"
         " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
         " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
         " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
         (step, first, -1 if count is None else count),
     ).fetchall()
-    return [
-        BatchEntry(
-            rollout_id,
-            group_id,
-            _unpack_ids(prompt),
-            read_body(rollout_id, body, checksum),
-            reward,
-            bool(exact),
-            seed % (1 << 64),
-        )
-        for rollout_id, group_id, prompt, body, checksum, reward, exact, seed in rows
-    ]
+    return [_entry(*row) for row in rows]
+
+
+def select_rollouts(connection: sqlite3.Connection, rollout_ids: Sequence[RolloutId]) -> list[BatchEntry]:
+    found = (
+        connection.execute(
+            f"SELECT {_ENTRY} FROM rollouts LEFT JOIN scores USING (rollout_id)"
+            " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id) WHERE rollout_id = ?",
+            (rollout_id,),
+        ).fetchone()
+        for rollout_id in sorted(rollout_ids)
+    )
+    return [_entry(*row) for row in found if row is not None]
+
+
+def _entry(
+    rollout_id: int,
+    group_id: int,
+    prompt: bytes,
+    body: bytes,
+    checksum: bytes | None,
+    reward: float | None,
+    exact: int | None,
+    seed: int,
+) -> BatchEntry:
+    return BatchEntry(
+        RolloutId(rollout_id),
+        GroupId(group_id),
+        _unpack_ids(prompt),
+        read_body(RolloutId(rollout_id), body, checksum),
+        reward or 0.0,
+        bool(exact),
+        seed % (1 << 64),
+    )
 
 
 def _require_kept(connection: sqlite3.Connection, step: Step) -> None:

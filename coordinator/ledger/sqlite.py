@@ -158,6 +158,9 @@ class Ledger(CompactingStore):
     def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_batch(connection, action))
 
+    def rollouts(self, rollout_ids: Sequence[RolloutId]) -> asyncio.Future[list[BatchEntry]]:
+        return self._thread.submit(lambda connection: sql.select_rollouts(connection, rollout_ids))
+
     def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> asyncio.Future[bool]:
         stored = StoredVersion(epoch, version, announcement)
         return self._thread.submit(lambda connection: facts.insert_version(connection, stored))

@@ -233,6 +233,10 @@ class RunStore(Protocol):
         """Return the newest announcement of the newest epoch that has one; None if there is none."""
         ...
 
+    def rollouts(self, rollout_ids: Sequence[RolloutId]) -> asyncio.Future[list[BatchEntry]]:
+        """Return these rollouts in order of their ids, in a batch or not; unknown ones are left out."""
+        ...
+
     def newest_versions(self, count: int) -> asyncio.Future[list[StoredVersion]]:
         """Return at most ``count`` announcements: newest epoch first, and newest version first within an epoch."""
         ...

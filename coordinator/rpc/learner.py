@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
 
-from coordinator.core.events.audit_events import RolloutAudit
+from coordinator.core.events.audit_events import RolloutAudit, Unseen
 from coordinator.core.events.evaluation_events import EvaluationKey
 from coordinator.core.events.events import LearnerStatusChanged, StepFinished
 from coordinator.core.events.profile_events import ProfileReport
@@ -25,9 +25,10 @@ from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
-from rollcast.wire.ids import PeerId, RolloutId, RunId, Step, Version
+from rollcast.wire.ids import GroupId, PeerId, RolloutId, RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
+from rollcast.wire.rollouts import rollout_to_pb
 from rollcast.wire.versions.records import verify_announcement
 
 log = structlog.get_logger()
@@ -176,9 +177,25 @@ class LearnerCalls:
         size, parts = await self._shell.batches.read(step)
         header = pb.BatchHeader(step=step, ready=True, rollout_count=size, replayed=served.replayed)
         header.publish_every_steps = self._shell.core.rules.publish_every_steps
+        unseen = await self._unseen(served.unseen)
+        header.unseen_count = len(unseen)
         await _write_all(context, [pb.BatchPart(header=header)])
         async for entries in parts:
             await _write_all(context, _batch_parts(map(self._training_rollout, entries)))
+        for one in unseen:
+            await _write_all(context, [pb.BatchPart(unseen=[one])])
+
+    async def _unseen(self, chosen: Sequence[Unseen]) -> list[pb.TrainingRollout]:
+        """Return the rollouts that the learner judges without training on them, as far as they are still kept."""
+        if not chosen:
+            return []
+        entries = await self._shell.batches.read_rollouts([one.rollout_id for one in chosen if one.evaluated is None])
+        for one in chosen:
+            if one.evaluated is not None:
+                prompt, seed, rollout = one.evaluated
+                body = rollout_to_pb(rollout)
+                entries.append(BatchEntry(one.rollout_id, GroupId(0), prompt, body, 0.0, exact=False, seed=seed))
+        return [self._training_rollout(one) for one in entries]
 
     def _training_rollout(self, entry: BatchEntry) -> pb.TrainingRollout:
         return pb.TrainingRollout(

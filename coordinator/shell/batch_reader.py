@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from coordinator.ledger.store import BatchEntry, RunStore
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import Step
+from rollcast.wire.ids import RolloutId, Step
 
 ROLLOUTS_AT_ONCE = 32  # read at once; few enough that uploads waiting for the ledger are not delayed
 ROUTED_AT_ONCE = 4  # of those that have routes, each some MB
@@ -74,6 +74,15 @@ class BatchReader:
     def recording(self, step: Step) -> None:
         """Start reading a batch right after its record was queued in the ledger: both share a transaction."""
         self._reads = {step: _BatchRead(self._ledger, step, self._at_once)}
+
+    async def read_rollouts(self, rollout_ids: Sequence[RolloutId]) -> list[BatchEntry]:
+        """Return rollouts that are in no batch, without those that were compacted; their rewards are 0 if unknown.
+
+        Raises:
+            WaitTimedOut: the ledger takes too long.
+        """
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to read rollouts for an audit"):
+            return await self._ledger.rollouts(rollout_ids)
 
     async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:
         """Return the number of rollouts of a recorded batch, and the rollouts in order, in small parts.

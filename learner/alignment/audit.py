@@ -124,6 +124,8 @@ def without_beyond(packed: PackedBatch, margins: Array, bounds: Array, scored: A
 def findings(rows: Sequence[TrainingRow], packed: PackedBatch, margins: Array, bounds: Array) -> list[Finding]:
     """Return what each peer's tokens gave, rollout by rollout, for all tokens with a finite bound and a known margin.
 
+    Where margins prove nothing a finding has no tokens: there is nothing that the peer's probation could wait for.
+
     Args:
         margins: f32 [rows, time], NaN for tokens that the learner did not score.
         bounds: f32 [rows, time], see lay_out_bounds.
@@ -145,6 +147,8 @@ def findings(rows: Sequence[TrainingRow], packed: PackedBatch, margins: Array, b
                 found.append(
                     _finding(row, peer_id, sampler, margins[line, known], bounds[line, known[0]], known - first)
                 )
+            elif np.isposinf(bounds[line, columns]).all():
+                found.append(Finding(row.rollout_id, peer_id, sampler, 0.0, 0, 0, 0, 0.0, 0))
     return found
 
 

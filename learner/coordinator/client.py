@@ -40,6 +40,7 @@ class Batch:
     replayed: bool
     rollouts: tuple[pb.TrainingRollout, ...]
     publish_every_steps: int = 0  # kappa from this step on; 0: kappa of the run's facts
+    unseen: tuple[pb.TrainingRollout, ...] = ()  # rollouts to be judged by their margins, and not to be trained on
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,12 +333,15 @@ async def _take(count: int, what: str, stream: AsyncIterator[ResultT], items: li
 async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: int) -> Batch | NotReady:
     header: pb.BatchHeader | None = None
     rollouts: list[pb.TrainingRollout] = []
+    unseen: list[pb.TrainingRollout] = []
     async for part in stream:
-        if header is None and part.HasField("header") and not part.rollouts:
+        if header is None and part.HasField("header") and not (part.rollouts or part.unseen):
             header = part.header
-        elif header is not None and not part.HasField("header") and len(rollouts) + len(part.rollouts) <= expected:
-            rollouts.extend(part.rollouts)
-        else:
+            continue
+        rollouts.extend(part.rollouts)
+        unseen.extend(part.unseen)
+        unseen_max = 0 if header is None else min(header.unseen_count, expected)
+        if header is None or part.HasField("header") or len(rollouts) > expected or len(unseen) > unseen_max:
             raise MalformedMessage(f"the batch of step {step} has parts out of order or too many", fix=_BUG)
     if header is None or (header.ready and header.step != step):
         raise MalformedMessage(f"the coordinator did not answer with the batch of step {step}", fix=_BUG)
@@ -349,7 +353,7 @@ async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: 
             f"the run's configuration {expected}",
             fix=_BUG,
         )
-    return Batch(step, header.replayed, tuple(rollouts), header.publish_every_steps)
+    return Batch(step, header.replayed, tuple(rollouts), header.publish_every_steps, tuple(unseen))
 
 
 _BUG = "this is a bug of the coordinator; please report it with its log"

@@ -47,7 +47,7 @@ def check_batch(
         MalformedMessage: a rollout is too old, from the future, trained on before, twice in the batch, or malformed; or
             the batch is not made of whole groups.
     """
-    rows = [_row(rollout, rules) for rollout in rollouts]
+    rows = rows_of(rollouts, rules)
     for row in rows:
         versions = [segment.version for segment in row.segments]
         if row.rollout_id in trained:
@@ -63,6 +63,15 @@ def check_batch(
     if len(sizes) != rules.groups_per_step or set(sizes.values()) != {rules.samples_per_group}:
         raise _broken(step, f"it is not {rules.groups_per_step} groups of {rules.samples_per_group}")
     return rows
+
+
+def rows_of(rollouts: Sequence[pb.TrainingRollout], rules: BatchRules) -> list[TrainingRow]:
+    """Return rollouts that are no batch as rows for packing, in their order.
+
+    Raises:
+        MalformedMessage: a rollout is malformed.
+    """
+    return [_row(rollout, rules) for rollout in rollouts]
 
 
 def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:

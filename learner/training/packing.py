@@ -183,6 +183,26 @@ def pack(
     Raises:
         ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
     """
+    batch = lay_out(rows, time=time, shared=shared, routes=routes)
+    lengths = np.array([batch.loss_mask[place].sum() for place in batch.places], np.int64)
+    scored = score(rows, lengths, objective, completion_tokens_max)
+    values = zip(batch.places, scored.advantages, scored.rewards, scored.weights, strict=True)
+    for place, advantage, reward, weight in values:
+        mask = batch.loss_mask[place]
+        batch.advantages[place] = advantage * mask
+        batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
+        batch.weights[place] = weight * mask
+    return batch
+
+
+def lay_out(
+    rows: Sequence[TrainingRow], *, time: int, shared: bool = False, routes: RouteShape | None = None
+) -> PackedBatch:
+    """Lay out rollouts in rows of ``time`` tokens, without rewards, advantages and weights; see `pack`.
+
+    Raises:
+        ValueError: see `pack`.
+    """
     for row in rows:
         if row.tokens > time:
             raise ValueError(f"rollout {row.rollout_id} has {row.tokens} tokens, more than {time}")
@@ -196,13 +216,6 @@ def pack(
             places[index] = (line, slice(start, end))
             _lay_out(rows[index], number + 1, batch, places[index])
             start = end
-    lengths = np.array([batch.loss_mask[place].sum() for place in places], np.int64)
-    scored = score(rows, lengths, objective, completion_tokens_max)
-    for place, advantage, reward, weight in zip(places, scored.advantages, scored.rewards, scored.weights, strict=True):
-        mask = batch.loss_mask[place]
-        batch.advantages[place] = advantage * mask
-        batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
-        batch.weights[place] = weight * mask
     batch = replace(batch, places=tuple(places))
     return batch if routes is None else _with_routes(batch, rows, routes)
 

@@ -25,6 +25,7 @@ from coordinator.core.events.actions import (
     ScoreEvaluation,
     SendLeases,
 )
+from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.evaluation_events import (
     EvaluationKey,
     EvaluationRequested,
@@ -36,7 +37,7 @@ from coordinator.core.leases.drop_counts import RefusalReason
 from coordinator.core.leases.evaluation_book import SAMPLES_MAX, UNDER_WAY_MAX, Evaluation, EvaluationAttempt
 from coordinator.core.members.membership import Member
 from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
-from rollcast.wire.ids import GroupId, LeaseId, PeerId
+from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
 NO_PEER_S = 30.0
@@ -46,6 +47,7 @@ ALL_NEWER_S = 10.0
 RETURN_REST_S = 5.0
 """Seconds for which a peer that returned a lease of an evaluation gets no other one."""
 
+_SAMPLE_BITS = 8  # of the id by which an audit names an evaluation's rollout: above all ids of stored ones
 _NO_GROUP = GroupId(0)  # groups are numbered from 1
 
 
@@ -288,6 +290,11 @@ def _accept(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt
     reputation = state.members.reputation(event.peer_id)
     reputation.accepted += 1
     problem, sample_index = attempt.sample
+    prompt = evaluation.request.problems[problem].prompt_token_ids
+    seed = evaluation_seed(evaluation.request.key.seed, problem, sample_index)
+    rollout_id = RolloutId(attempt.lease_id << _SAMPLE_BITS | sample_index % (1 << _SAMPLE_BITS))
+    version = attempt.evaluation.version
+    state.offer_for_audit(Unseen(rollout_id, event.peer_id, version, (prompt, seed, event.rollout)))
     score = ScoreEvaluation(
         attempt.evaluation,
         problem,

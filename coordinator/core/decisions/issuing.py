@@ -178,7 +178,7 @@ class Round:
             return 0
         load = self._load(member)
         room = min(member.free_slots, load.capacity - load.held_now, 2 * load.capacity - load.held)
-        if room <= 0 or member.reputation.earned.has_delivered:
+        if room <= 0 or not self._is_on_trial(member):
             return room
         members, invite = self._state.members, member.invite
         on_trial = self._state.book.shares.on_trial[invite]
@@ -186,6 +186,10 @@ class Round:
         if left < 1:
             members.trial_line[member.peer_id] = None
         return int(min(room, left))
+
+    def _is_on_trial(self, member: Member) -> bool:
+        """Whether a member shares its invite's small allowance: it has delivered nothing, or few were judged yet."""
+        return not member.reputation.earned.has_delivered or self._state.audit.on_probation(member.invite)
 
     def _load(self, member: Member) -> _Load:
         load = self._loads.get(member.peer_id)
@@ -374,7 +378,7 @@ class Round:
             load=max(load.at_once, load.held_now + len(indices)),
             prefixes=prefixes,
             invite=member.invite,
-            on_trial=not member.reputation.earned.has_delivered,
+            on_trial=self._is_on_trial(member),
             oldest_own_version=member.reputation.oldest_own_version,
         )
         load.held_now += len(attempts)

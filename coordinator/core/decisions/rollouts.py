@@ -326,7 +326,9 @@ def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[A
             t_gen_p90_s=state.forecast.generate_p90_s(),
             step_period_s=state.forecast.step_period_s,
         )
-    return [ServeBatch(event.step, replayed=False), *drop_stale(state), *form_batch(state, now)]
+    oldest_kept = Version(max(0, event.step - state.rules.limit))
+    unseen = state.unseen.take(len(batch.rollout_ids), oldest_kept)
+    return [ServeBatch(event.step, replayed=False, unseen=unseen), *drop_stale(state), *form_batch(state, now)]
 
 
 def drop_stale(state: CoreState) -> list[Action]:

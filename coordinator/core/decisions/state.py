@@ -16,6 +16,7 @@ from coordinator.core.events.actions import (
     EndSession,
     StopPeer,
 )
+from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.core.leases.batches import Batches, Usefulness
 from coordinator.core.leases.drop_counts import LOST, TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
@@ -28,6 +29,7 @@ from coordinator.core.leases.prompt_queue import PromptQueue
 from coordinator.core.leases.scoring_book import ScoringBook
 from coordinator.core.members.allowances import Allowances
 from coordinator.core.members.audit_book import AuditBook
+from coordinator.core.members.audit_queue import AuditQueue
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
@@ -80,6 +82,7 @@ class CoreState:
         self.usefulness = Usefulness()
         self.traffic = ChunkTraffic()
         self.audit = AuditBook()
+        self.unseen = AuditQueue(settings.seed)
         self.rules = RulesInForce(settings.staleness_rules)
         self.late = LateCounts()
         self.late_wait = LateWait(self.late)
@@ -136,7 +139,16 @@ class CoreState:
             self.partials.filled(group.group_id, index)
         for filling, reason in zip(fillings, reasons, strict=True):
             actions.append(self._drop(filling.attempt, reason))
+            if filling.stored:
+                peer_id = filling.attempt.peer_id
+                self.offer_for_audit(Unseen(filling.rollout_id, peer_id, filling.oldest_version))
         return [*actions, CloseGroup(group.group_id)]
+
+    def offer_for_audit(self, unseen: Unseen) -> None:
+        """Have the learner judge a rollout on which it does not train, if it is chosen."""
+        reputation = self.members.reputation(unseen.peer_id)
+        if not reputation.quarantined:
+            self.unseen.offer(unseen, self.audit.share_audited(unseen.peer_id, reputation.invite))
 
     def drop_rollout(self, group: Group, index: int, reason: DropReason) -> CloseAttempt:
         """Drop the rollout of one slot; the slot will be issued again."""

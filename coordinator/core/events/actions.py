@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capacity.replan.events import Problem
+from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.evaluation_events import EvaluationKey
 from rollcast.wire.ids import (
     Epoch,
@@ -288,10 +289,11 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class ServeBatch:
-    """Serve the recorded batch of this step to the learner."""
+    """Serve the recorded batch of this step to the learner, and ``unseen`` rollouts to be judged beside it."""
 
     step: Step
     replayed: bool
+    unseen: tuple[Unseen, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollcast.wire.ids import PeerId, RolloutId
+from rollcast.wire.ids import PeerId, RolloutId, Version
+from rollcast.wire.rollouts import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,19 @@ class RolloutAudit:
     worst_nats: float
     bound_nats: float
     worst_at: int  # index of the token with the largest margin in the completion
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A rollout that is not trained on, for the learner to judge all the same (coordinator.core.members.audit_queue).
+
+    ``evaluated``: the rollout itself with its prompt and seed if the ledger does not have it, as of an evaluation.
+    """
+
+    rollout_id: RolloutId
+    peer_id: PeerId
+    oldest_version: Version
+    evaluated: tuple[tuple[int, ...], int, Rollout] | None = None
 
 
 @dataclass(frozen=True, slots=True)

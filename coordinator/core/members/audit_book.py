@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import msgspec
 
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
+from coordinator.core.members.audit_queue import SHARE_LEAST
 from rollcast.wire.ids import PeerId, Step
 
 AUDIT = "audit"  # key in the ledger's meta table, for the book as JSON
@@ -50,6 +51,7 @@ class AuditRecord:
     rollouts: int = 0
     tokens: int = 0
     beyond: int = 0
+    good_in_a_row: int = 0  # rollouts without a token beyond
     window: int = 1
     window_tokens: int = 0
     window_beyond: int = 0
@@ -92,6 +94,7 @@ class AuditRecord:
         self.rollouts += 1
         self.tokens += found.tokens
         self.beyond += found.beyond
+        self.good_in_a_row = 0 if found.beyond else self.good_in_a_row + 1
         self.window_tokens += found.tokens
         self.window_beyond += found.beyond
         self.window_far += found.far
@@ -124,6 +127,7 @@ class AuditBook:
         self.step = Step(-1)
         self._records: dict[PeerId, AuditRecord] = {}
         self._invites: dict[str, AuditRecord] = {}
+        self._any_passed = False  # whether an invite is through its probation
 
     def record(self, peer_id: PeerId) -> AuditRecord | None:
         """Return what was found about an identity; None if nothing was judged."""
@@ -151,8 +155,13 @@ class AuditBook:
                 self._add_to_invite(record, one, convicts=record.convicted != before)
                 if self.suspended(record.invite) and not reason_before:
                     suspended.append(record.invite)
+        self._note_passed()
         self._discard()
         return Verdicts(tuple(convicted), tuple(suspended))
+
+    def _note_passed(self) -> None:
+        known = self._invites.values()
+        self._any_passed = any(one.rollouts >= PROBATION_ROLLOUTS and not one.convicted for one in known)
 
     def _add_to_invite(self, record: AuditRecord, found: RolloutAudit, *, convicts: bool) -> None:
         """Add up what convicts no identity by itself, and count the identities that are convicted."""
@@ -164,6 +173,21 @@ class AuditBook:
             count = sum(bool(one.convicted) for one in same)
             if count >= SUSPENDED_AT:
                 pooled.convicted = f"{count} of its identities were convicted by audits"
+
+    def share_audited(self, peer_id: PeerId, invite: str) -> float:
+        """Return the share of an identity's rollouts that are judged although they are not trained on."""
+        record, pooled = self._records.get(peer_id), self._invites.get(invite)
+        if record is None or (record if pooled is None else pooled).rollouts < PROBATION_ROLLOUTS:
+            return 1.0
+        return max(SHARE_LEAST, 1.0 / max(1, record.good_in_a_row))
+
+    def on_probation(self, invite: str) -> bool:
+        """Whether few rollouts of an invite were judged yet, while another one has passed.
+
+        Without another one there would be nobody else to do the work, as at the start or where nothing can be judged.
+        """
+        record = self._invites.get(invite)
+        return self._any_passed and (record is None or record.rollouts < PROBATION_ROLLOUTS)
 
     def suspended(self, invite: str) -> str:
         """Return why an invite is suspended; empty if it is not."""
@@ -181,6 +205,7 @@ class AuditBook:
         """Forget what was found about an identity and its invite, because the operator enabled it."""
         record = self._records.pop(peer_id, None)
         self._invites.pop(invite or (record.invite if record is not None else ""), None)
+        self._note_passed()
 
     def convicted(self) -> dict[PeerId, str]:
         """Return the convicted identities with the reason."""
@@ -191,6 +216,7 @@ class AuditBook:
         saved = msgspec.json.decode(event.book_json, type=_Saved)
         self.step, self._records = Step(saved.step), {PeerId(one): record for one, record in saved.records.items()}
         self._invites = dict(saved.invites)
+        self._note_passed()
 
     def to_json(self) -> str:
         """Return the book as JSON, which an AuditRestored holds."""

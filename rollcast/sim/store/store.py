@@ -238,6 +238,9 @@ class MemoryStore:
     def recorded_batches(self) -> asyncio.Future[int]:
         return self.submit(self.tables.recorded_batches)
 
+    def rollouts(self, rollout_ids: Sequence[RolloutId]) -> asyncio.Future[list[BatchEntry]]:
+        return self.submit(self.tables.rollouts, tuple(rollout_ids))
+
     def record_version(self, epoch: Epoch, version: Version, announcement: bytes) -> asyncio.Future[bool]:
         return self.submit(self.tables.record_version, epoch, version, announcement)
 

@@ -369,6 +369,9 @@ class Tables:
     def _scored(self, rollout_id: RolloutId) -> bool:
         return self._rollouts[rollout_id].reward is not None
 
+    def rollouts(self, rollout_ids: tuple[RolloutId, ...]) -> list[BatchEntry]:
+        return [self._entry(one) for one in sorted(rollout_ids) if one in self._rollouts]
+
     def _entry(self, rollout_id: RolloutId) -> BatchEntry:
         stored = self._rollouts[rollout_id]
         prompt = self._groups[stored.group_id].prompt.prompt_token_ids

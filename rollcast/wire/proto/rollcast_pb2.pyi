@@ -984,28 +984,32 @@ class TrainingRollout(_message.Message):
     def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class BatchPart(_message.Message):
-    __slots__ = ("header", "rollouts")
+    __slots__ = ("header", "rollouts", "unseen")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     header: BatchHeader
     rollouts: _containers.RepeatedCompositeFieldContainer[TrainingRollout]
-    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollouts: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ...) -> None: ...
+    unseen: _containers.RepeatedCompositeFieldContainer[TrainingRollout]
+    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollouts: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ..., unseen: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps")
+    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps", "unseen_count")
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_COUNT_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     step: int
     ready: bool
     waiting_for: str
     rollout_count: int
     replayed: bool
     publish_every_steps: int
-    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ...) -> None: ...
+    unseen_count: int
+    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ..., unseen_count: _Optional[int] = ...) -> None: ...
 
 class AnnounceReply(_message.Message):
     __slots__ = ("first_time",)

@@ -135,6 +135,10 @@ class StoreConformance(ABC):
         assert [one.rollout_id for one in await again.batch(Step(4), 1, 5)] == [10]
         assert [one.rollout_id for one in await again.batch(Step(4), 0, 1)] == [12]
         assert (await again.batch_size(Step(4)), await again.batch_size(Step(3))) == (2, 0)
+        known = await again.rollouts([RolloutId(11), RolloutId(99), RolloutId(10)])
+        assert [(one.rollout_id, one.prompt_token_ids, one.rollout.lease_id) for one in known] == [
+            (number, PROMPT, rollout(number, group_id=number).lease_id) for number in (10, 11)
+        ], "in a batch or not"
         assert await again.recorded_batches() == 5
         assert await again.batch(Step(3)) == []
         assert await again.mixture_position() == '{"next":12}'

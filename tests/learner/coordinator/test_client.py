@@ -181,11 +181,12 @@ async def test_a_newer_protocol_names_the_side_to_upgrade(authority: Authority, 
     await other.stop()
 
 
-def header(step: int = 3, count: int = 2) -> pb.BatchPart:
-    return pb.BatchPart(header=pb.BatchHeader(step=step, ready=True, rollout_count=count))
+def header(step: int = 3, count: int = 2, unseen: int = 0) -> pb.BatchPart:
+    return pb.BatchPart(header=pb.BatchHeader(step=step, ready=True, rollout_count=count, unseen_count=unseen))
 
 
 ROLLOUT = pb.BatchPart(rollouts=[pb.TrainingRollout(rollout_id=1)])
+UNSEEN = pb.BatchPart(unseen=[pb.TrainingRollout(rollout_id=9)])
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,8 @@ ROLLOUT = pb.BatchPart(rollouts=[pb.TrainingRollout(rollout_id=1)])
         (header(), ROLLOUT, ROLLOUT, ROLLOUT),
         (header(step=4), ROLLOUT, ROLLOUT),
         (header(), header(), ROLLOUT),
+        (header(), ROLLOUT, ROLLOUT, UNSEEN),
+        (header(unseen=9), ROLLOUT, ROLLOUT, UNSEEN, UNSEEN, UNSEEN),
     ],
 )
 async def test_odd_batches_are_refused(authority: Authority, world: World, parts: tuple[pb.BatchPart, ...]) -> None:
@@ -210,6 +213,9 @@ async def test_odd_batches_are_refused(authority: Authority, world: World, parts
         other.parts = (header(), ROLLOUT, ROLLOUT)
         only = ROLLOUT.rollouts[0]
         assert await client.next_batch(3, rollouts=2, wait_s=0.1) == Batch(3, False, (only, only))
+        other.parts = (header(unseen=1), ROLLOUT, ROLLOUT, UNSEEN)
+        found = await client.next_batch(3, rollouts=2, wait_s=0.1)
+        assert found == Batch(3, False, (only, only), unseen=(UNSEEN.unseen[0],))
     await other.stop()
 
 

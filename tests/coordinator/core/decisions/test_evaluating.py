@@ -126,6 +126,13 @@ def test_held_out_problems_are_leased_scored_and_never_stored() -> None:
     scored = only(done, ScoreEvaluation)
     assert [(one.example_id, one.sample_index) for one in scored] == [(100 + n, i) for n in range(3) for i in range(2)]
     assert made.core.state.accounts.issued == 0
+    judged = made.core.state.unseen.take(24, Version(0))
+    assert len(judged) == len({one.rollout_id for one in judged}) == 6, "the learner judges a newcomer's in full"
+    for one, (number, sample) in zip(judged, [(n, i) for n in range(3) for i in range(2)], strict=True):
+        assert one.evaluated is not None
+        prompt, seed, item = one.evaluated
+        assert (prompt, seed) == ((20, number), evaluation_seed(3, number, sample))
+        assert (item.segments[0].peer_id, item.sample_index) == (A, sample)
 
 
 def test_a_repeated_request_changes_nothing_and_a_repeated_upload_gets_the_same_answer() -> None:
