@@ -48,6 +48,11 @@ app.command(
     help="Check what this machine has and lacks for each role.",
 )
 app.command(
+    "rollcast.cli.start.init:init",
+    name="init",
+    help="Write a commented configuration to begin with into this folder.",
+)
+app.command(
     "rollcast.cli.run.export:export",
     name="export",
     version_flags=[],  # its own --version is one of the policy

@@ -1,0 +1,102 @@
+"""`rollcast init`: write a commented configuration, and the files that go with it, into the present folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollcast.cli.options import Json
+from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+#: The repository's folder of examples, also part of a wheel.
+EXAMPLES = Path(__file__).with_name("examples")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A starting point: a folder of examples, what it is in a few words, and the commands that come next."""
+
+    folder: str
+    about: str
+    then: tuple[str, ...]
+
+
+_UP = ("rollcast config validate run.toml", "rollcast up run.toml")
+STARTS: dict[str, Start] = {
+    "demo": Start("demo", "the demonstration: a small policy learns two-digit sums", _UP),
+    "jsonl": Start("jsonl", "questions and answers of your own, in a file", _UP),
+    "published": Start(
+        "published",
+        "Qwen3-4B learns mathematics",
+        (
+            "hf download Qwen/Qwen3-4B --local-dir models/Qwen3-4B",
+            "rollcast plan-memory run.toml",
+            "rollcast curate ... --out math.jsonl     # your problems; docs/data.md",
+            "rollcast up run.toml",
+        ),
+    ),
+    "donor-fleet": Start(
+        "donor-fleet",
+        "coordinator, learner and origin for machines that join with an invite",
+        (
+            "rollcast identity learner.key            # prints the learner's public key",
+            "rollcast coordinator coordinator.toml --set learner_public_key=KEY",
+            "rollcast peer run origin.toml            # after copying its invite from runs/coordinator/secrets/",
+            "rollcast learner learner.toml            # likewise",
+            "rollcast invite --role peer --quota 8    # a line for each donor",
+        ),
+    ),
+}
+
+
+def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) -> int:
+    """Write the files of a starting point into the present folder; without a name, list the starting points.
+
+    Parameters
+    ----------
+    start
+        Which one: demo, jsonl, published, donor-fleet ...
+    into
+        Folder for the files; created if it is missing. Existing files are never replaced.
+    json_output
+        Print one JSON object.
+    """
+    if not start:
+        return _list(json_output=json_output)
+    found = STARTS.get(start)
+    if found is None:
+        raise ConfigError(f"there is no starting point {start!r}", fix=f"choose one of {', '.join(STARTS)}")
+    sources = files_of(found)
+    existing = [path.name for path in sources if (into / path.name).exists()]
+    if existing:
+        fix = "give another folder with --into, or move these files away"
+        raise ConfigError(f"{', '.join(existing)} exist already in {into.absolute()}", fix=fix)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for path in sources:
+            write_atomically(into / path.name, path.read_bytes(), mode=0o644)
+    except OSError as error:
+        raise run_folder_error(into, error) from None
+    if json_output:
+        print(json.dumps({"files": [str(into / path.name) for path in sources], "then": found.then}))
+        return 0
+    print(f"{found.about}: wrote {', '.join(str(into / path.name) for path in sources)}\n\nnext:")
+    print("\n".join(f"    {command}" for command in found.then))
+    return 0
+
+
+def files_of(start: Start) -> list[Path]:
+    """Return the files of a starting point, by name."""
+    return sorted(path for path in (EXAMPLES / start.folder).iterdir() if path.is_file())
+
+
+def _list(*, json_output: bool) -> int:
+    if json_output:
+        print(json.dumps({name: start.about for name, start in STARTS.items()}))
+        return 0
+    width = max(map(len, STARTS))
+    for name, start in STARTS.items():
+        print(f"rollcast init {name:<{width}}  {start.about}")
+    return 0
