@@ -242,6 +242,9 @@ class SelectionConfig(ConfigModel):
     """Whether problems of files are sampled again more often, the more their rewards vary."""
     chance_least: float = Field(0.1, gt=0.0, le=1.0)
     """by_volatility: probability of sampling a problem again whose rewards do not vary."""
+    exploration: float = Field(0.0, ge=0.0, le=10.0)
+    """by_volatility: weight of sqrt(ln(rollouts of all problems) / rollouts of this one), which is added to a problem's
+    probability, so that problems of few rollouts are sampled again whatever their rewards were."""
 
 
 class VerifierConfig(ConfigModel):

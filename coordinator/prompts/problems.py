@@ -94,7 +94,9 @@ class Problems:
         first_turns = None if environments is None else FirstTurnScorer(environments, scorer)
         scorer = first_turns or scorer
         thread, chosen = TaskThread(), config.selection
-        volatility = Volatility(config.run.seed, chosen.chance_least, rewards) if chosen.by_volatility else None
+        volatility = None
+        if chosen.by_volatility:
+            volatility = Volatility(config.run.seed, chosen.chance_least, rewards, exploration=chosen.exploration)
         loading = asyncio.create_task(load(config, mixture_position, scorer, thread, volatility))
         try:
             if tokenizer_json is None:

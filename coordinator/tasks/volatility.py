@@ -4,6 +4,11 @@ Each problem has the moving mean and variance of its rollouts' rewards, stored i
 the file a problem is sampled with a probability that grows with its volatility, the standard deviation: all problems
 that are solved half of the time, and few of those that are always right or always wrong, which may have become easier
 or been unlearned. A hash of seed, problem and pass decides, so that the same ledger gives the same stream.
+
+An exploration term may come on top, so that problems of few rollouts, whose volatility is uncertain, are not given up:
+DoPR (Zhang et al. 2026, arXiv 2602.00815) selects by volatility plus such a term. It is the bonus of UCB1 here (Auer et
+al. 2002, "Finite-time Analysis of the Multiarmed Bandit Problem", figure 1), in which form DoPR's is remembered; its
+own equation was not looked up.
 """
 
 from __future__ import annotations
@@ -26,12 +31,17 @@ class Volatility:
         seed: the run's seed.
         chance_least: probability with which a problem without volatility is sampled.
         kept: the ledger's figures.
+        exploration: weight of the exploration term; 0: none.
     """
 
-    def __init__(self, seed: int, chance_least: float, kept: Iterable[ProblemReward] = ()) -> None:
+    def __init__(
+        self, seed: int, chance_least: float, kept: Iterable[ProblemReward] = (), *, exploration: float = 0.0
+    ) -> None:
         self._seed = seed
         self._chance_least = chance_least
         self._figures = {one.problem_id: one for one in kept}
+        self._exploration = exploration
+        self._rollouts = sum(one.rollouts for one in self._figures.values())
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward:
         """Count a rollout's reward and return the problem's new figures for the ledger.
@@ -39,6 +49,7 @@ class Volatility:
         Exponentially weighted mean and variance (Finch 2009, "Incremental calculation of weighted mean and variance").
         """
         before = self._figures.get(problem_id)
+        self._rollouts += 1
         if before is None:
             after = ProblemReward(problem_id, 1, reward, 0.0)
         else:
@@ -54,7 +65,9 @@ class Volatility:
         figures = self._figures.get(problem_id)
         if figures is None:
             return 1.0
-        return max(self._chance_least, min(1.0, math.sqrt(figures.variance) / VOLATILITY_FULL))
+        volatility = math.sqrt(figures.variance) / VOLATILITY_FULL
+        bonus = self._exploration * math.sqrt(math.log(max(self._rollouts, 1)) / figures.rollouts)
+        return max(self._chance_least, min(1.0, volatility + bonus))
 
     def wanted(self, problem_id: str, times: int) -> bool:
         """Decide whether the problem is sampled in pass ``times``; in the first pass, 0, all are."""

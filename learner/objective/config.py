@@ -138,6 +138,12 @@ class ObjectiveConfig(ConfigModel):
     """Factor of the loss that keeps the loads of a model's experts even; none: the model's own."""
     dynamic_sampling: bool = False
     """Leave groups whose rewards are all equal out of the mean over the batch."""
+    pair_share: float = Field(1.0, gt=0.0, le=1.0)
+    """Share of a group's pairs that count, those of greatest contrast: the best completion with the worst, and so on
+    (Shuffle-R1). 1: all completions count."""
+    reshuffle_rounds: int = Field(0, ge=0, le=64)
+    """Compose each batch anew from its pairs, in so many rounds, with probabilities in proportion to their advantages
+    (Shuffle-R1): a pair then counts up to so many times. 0: every pair counts once."""
     overlong_share: float = Field(0.0, ge=0.0, le=1.0)
     """Last share of the longest possible completion (0 to 1) over which reward falls linearly by 1; below one token:
     no penalty."""
@@ -198,6 +204,11 @@ class ObjectiveConfig(ConfigModel):
                 self.dynamic_sampling and self.advantage not in GROUPED,
                 "dynamic_sampling leaves out groups whose rewards are all equal, but advantage "
                 f'"{self.advantage}" has no groups: set dynamic_sampling = false or an advantage over groups',
+            ),
+            (
+                (self.pair_share < 1.0 or self.reshuffle_rounds > 0) and self.advantage not in GROUPED,
+                "pair_share and reshuffle_rounds pair the completions of a group, but advantage "
+                f'"{self.advantage}" has no groups: remove them, or set an advantage over groups',
             ),
             (
                 self.importance in ("two-sided", "clipped") and low >= high,

@@ -15,6 +15,7 @@ import numpy as np
 from learner.objective.advantages import advantages, shaped_rewards
 from learner.objective.aggregates import token_weights
 from learner.objective.config import ObjectiveConfig
+from learner.objective.selection import counts
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.policy.noise import seed_words
 from rollcast.wire.rollouts import Segment
@@ -297,7 +298,8 @@ def score(
     groups = np.array([row.group_id for row in rows], np.int64)
     rewards = shaped_rewards(raw, lengths, completion_tokens_max, objective.overlong_share)
     values = advantages(objective, rewards, groups)
-    return Scored(rewards, values, token_weights(objective, lengths, values, groups, completion_tokens_max))
+    times = counts(objective, values, groups, [row.rollout_id for row in rows])
+    return Scored(rewards, values, token_weights(objective, lengths, values, groups, completion_tokens_max, times))
 
 
 def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:

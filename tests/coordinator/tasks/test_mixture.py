@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,16 @@ def test_problems_are_sampled_by_volatility() -> None:
     assert 60 < sum(volatility.wanted("solved", times) for times in passes) < 140
     assert sum(volatility.wanted("learnable", times) for times in passes) > 900
     assert volatility.wanted("solved", 0)
+
+
+def test_problems_of_few_rollouts_are_explored() -> None:
+    volatility = Volatility(3, 0.1, exploration=0.5)
+    rewarded(volatility, "often", *[1.0] * 96)
+    rewarded(volatility, "seldom", *[1.0] * 4)
+    for problem, rollouts in (("often", 96), ("seldom", 4)):
+        assert volatility.chance(problem) == pytest.approx(max(0.1, 0.5 * math.sqrt(math.log(100) / rollouts)))
+    kept = [volatility.rewarded("often", 1.0), volatility.rewarded("seldom", 1.0)]
+    assert Volatility(3, 0.1, kept, exploration=0.5).chance("seldom") == volatility.chance("seldom")
 
 
 def test_reward_figures_are_moving_averages() -> None:

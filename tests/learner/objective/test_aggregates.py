@@ -15,9 +15,19 @@ GROUPS = np.array([5, 2, 5, 5])
 
 
 def test_the_three_ways_to_average() -> None:
-    assert token_mean(LENGTHS).tolist() == [1 / 8] * 4
-    assert trajectory_mean(LENGTHS)[[0, 1, 3]].tolist() == pytest.approx([1 / 12, 1 / 3, 1 / 9])
-    assert constant_length(LENGTHS, 10).tolist() == pytest.approx([1 / 30] * 4)
+    once = np.array([1.0, 1.0, 0.0, 1.0])
+    assert token_mean(LENGTHS, once).tolist() == [1 / 8, 1 / 8, 0, 1 / 8]
+    assert trajectory_mean(LENGTHS, once).tolist() == pytest.approx([1 / 12, 1 / 3, 0, 1 / 9])
+    assert constant_length(once, 10).tolist() == pytest.approx([1 / 30, 1 / 30, 0, 1 / 30])
+
+
+@pytest.mark.parametrize("aggregate", ["token-mean", "trajectory-mean", "constant-length"])
+def test_a_sequence_that_counts_twice_is_one_that_is_there_twice(aggregate: str) -> None:
+    config = ObjectiveConfig.model_validate({"aggregate": aggregate})
+    found = token_weights(config, LENGTHS, ADVANTAGES, GROUPS, 10, np.array([2.0, 0.0, 1.0, 1.0]))
+    there = [0, 0, 2, 3]
+    repeated = token_weights(config, LENGTHS[there], ADVANTAGES[there], GROUPS[there], 10)
+    assert found.tolist() == pytest.approx([repeated[0] + repeated[1], 0.0, repeated[2], repeated[3]])
 
 
 @pytest.mark.parametrize("aggregate", ["token-mean", "trajectory-mean"])

@@ -223,6 +223,7 @@ def test_a_resolved_preset_reads_as_itself(algorithm: str) -> None:
         ({"algorithm": "truncated-is", "importance_high": 0.5}, "cuts off rollouts of the current policy"),
         ({"kl": "k3"}, "give both or none"),
         ({"kl_coefficient": 0.1}, "give both or none"),
+        ({"algorithm": "reinforce", "pair_share": 0.5}, "has no groups"),
         ({"advantage": "none"}, "set teacher_coefficient"),
     ],
 )
