@@ -145,6 +145,12 @@ class ShownCoordinator(CoordinatorNode):
                 self._written(ledger.record_attempt(action))
             case act.StoreRollout():
                 self._written(ledger.store_rollouts([action]))
+            case act.StoreTurn():
+                self._written(ledger.store_turn(action))
+            case act.DropTurns():
+                self._written(ledger.drop_turns(action))
+            case act.StoreEpisode():
+                self._written(ledger.store_episode(action, exact=action.reward >= 1.0))
             case act.RecordGroup():
                 self._written(ledger.record_group(action, '{"id":"simulated"}'))
             case act.CloseAttempt():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.core.events.audit_events import AuditRestored
+from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.events import (
     ActivationPlanFailed,
@@ -35,6 +36,7 @@ from coordinator.core.events.events import (
     Started,
     StepFinished,
     Tick,
+    TurnStored,
     VersionAnnounced,
     VersionHeld,
     WorkersOffered,
@@ -80,6 +82,10 @@ def cause_of(event: Event) -> str:
             return f"upload {event.upload_id}"
         case PartialReceived():
             return f"lease {event.partial.lease_id}"
+        case TurnStored():
+            return f"lease {event.lease_id}"
+        case EpisodeOpened() | EpisodeStepped() | EpisodeFailed():
+            return f"episode {event.episode}"
         case RolloutStored() | RolloutScored() | ScoringFailed():
             return f"rollout {event.rollout_id}"
         case BatchRequested() | BatchRecorded() | StepFinished() | EpochRequested():

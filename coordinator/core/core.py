@@ -12,15 +12,16 @@ from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions import epoch_change, evaluating, lifecycle, profiling, rollouts, verdicts
 from coordinator.core.decisions.broadcasts import Broadcasts
+from coordinator.core.decisions.episodes import turn_so_far
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.decisions.speculation import Speculation
 from coordinator.core.decisions.stalls import Stalls
 from coordinator.core.decisions.state import CoreState, Restored
-from coordinator.core.decisions.wait_causes import WaitCauses
 from coordinator.core.decisions.work_requests import WorkRequests
 from coordinator.core.events.actions import Action, Note
 from coordinator.core.events.audit_events import AuditRestored
+from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import (
     EvaluationKey,
     EvaluationRequested,
@@ -56,6 +57,7 @@ from coordinator.core.events.events import (
     Started,
     StepFinished,
     Tick,
+    TurnStored,
     VersionAnnounced,
     VersionHeld,
     WorkersOffered,
@@ -71,8 +73,8 @@ from coordinator.core.events.reach_events import (
     RecordGiven,
     SeenAt,
 )
+from coordinator.core.leases.attempts import AttemptKey
 from coordinator.core.leases.evaluation_book import Evaluation
-from coordinator.core.leases.groups import AttemptKey
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
@@ -83,8 +85,10 @@ from coordinator.core.staleness.epochs import EpochBook
 from coordinator.core.staleness.policy import RulesInForce
 from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_status
 from coordinator.core.status.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
+from coordinator.core.status.wait_causes import WaitCauses
 from coordinator.core.traversal.traversal import Traversal
 from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.rollouts import Rollout
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
@@ -205,6 +209,14 @@ class CoordinatorCore:
         attempt = self._state.book.live_attempt(key)
         return (attempt is not None and attempt.peer_id == peer_id) or self._state.evaluations.concerns(key)
 
+    def turn_so_far(self, rollout: Rollout) -> tuple[int, ...]:
+        """Return the tokens of an upload since the last answer of an environment, in which stop strings are sought."""
+        attempt = self._state.book.live_attempt((rollout.lease_id, rollout.sample_index))
+        if attempt is None or not rollout.prefix_digest:
+            return rollout.completion_token_ids
+        episode = self._state.book.group(attempt.group_id).slots[attempt.sample_index].episode
+        return turn_so_far(attempt, episode, rollout)
+
     @property
     def has_peers(self) -> bool:
         """Whether any peer has a session."""
@@ -294,6 +306,14 @@ class CoordinatorCore:
                 return verdicts.scored(self._state, event, now)
             case ScoringFailed():
                 return verdicts.failed(self._state, event, now)
+            case TurnStored():
+                return self._rollouts.turn_stored(event)
+            case EpisodeStepped():
+                return self._rollouts.episodes.stepped(event, now)
+            case EpisodeOpened():
+                return self._rollouts.episodes.opened(event, now)
+            case EpisodeFailed():
+                return self._rollouts.episodes.failed(event)
             case WorkRequested():
                 return self._work_requests.requested(event, now)
             case VersionHeld():
@@ -391,6 +411,7 @@ class CoordinatorCore:
         actions += self._broadcasts.tick(now)
         actions += self._work_requests.tick(now) + evaluating.tick(state, now) + profiling.tick(state, now)
         actions += verdicts.tick(state, now) + self._activation.tick(now)
+        actions += self._rollouts.episodes.tick(now)
         overdue = self._stalls.overdue(now)
         actions += issue(state, now) + self._speculation.tick(now)
         return actions + ([] if overdue is None else [overdue])

@@ -20,7 +20,7 @@ import zstandard
 
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.decisions.state import Restored
-from coordinator.core.events.actions import Action, StoreRollout
+from coordinator.core.events.actions import Action, StoreEpisode, StoreRollout, StoreTurn
 from coordinator.core.events.events import Event, RolloutReceived
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.rollouts import Rollout
@@ -75,7 +75,9 @@ def checksum(actions: Sequence[Action]) -> int:
 
 
 def _decided(action: Action) -> Action:
-    return replace(action, rollout=_bare(action.rollout)) if isinstance(action, StoreRollout) else action
+    if isinstance(action, StoreRollout | StoreTurn | StoreEpisode):
+        return replace(action, rollout=_bare(action.rollout))
+    return action
 
 
 def _bare(rollout: Rollout) -> Rollout:

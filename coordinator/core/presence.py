@@ -6,6 +6,7 @@ from typing import Literal
 
 from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.broadcasts import Broadcasts
+from coordinator.core.decisions.episodes import begin_anew_if
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
@@ -27,6 +28,7 @@ from coordinator.core.events.events import (
     StepFinished,
     VersionHeld,
 )
+from coordinator.core.leases.episodes import Episode
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
 from coordinator.core.traversal.traversal import Traversal
@@ -272,12 +274,17 @@ class Presence:
 
 def _drop_uploads(state: CoreState, peer_id: PeerId) -> list[Action]:
     """Drop what an identity uploaded and no batch holds yet; the slots are issued again."""
-    return [
-        state.drop_rollout(group, index, "audit_failed")
-        for group in list(state.book)
-        for index, slot in enumerate(group.slots)
-        if slot.filling is not None and slot.filling.attempt.peer_id == peer_id
-    ]
+
+    def is_over(episode: Episode) -> bool:
+        return any(segment.peer_id == peer_id for turn in episode.turns for segment in turn.generated)
+
+    actions: list[Action] = []
+    for group in list(state.book):
+        for index, slot in enumerate(group.slots):
+            if slot.filling is not None and slot.filling.attempt.peer_id == peer_id:
+                actions += state.drop_rollout(group, index, "audit_failed")
+        actions += begin_anew_if(state, group, "audit_failed", is_over)
+    return actions
 
 
 def refused(peer_id: PeerId, reason: str) -> RefuseSession:

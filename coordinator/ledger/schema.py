@@ -298,10 +298,45 @@ ALTER TABLE scores RENAME COLUMN error TO detail;
 ALTER TABLE scores ADD COLUMN parts TEXT NOT NULL DEFAULT '{}';  -- JSON object: named components of the reward
 """
 
+#: Turns of episodes that go on. The rollout of the whole episode replaces them, as does the end of its group.
+_TURNS = """
+ALTER TABLE groups ADD COLUMN environment TEXT NOT NULL DEFAULT '';
+CREATE TABLE turns (
+    group_id INTEGER NOT NULL REFERENCES groups,
+    sample_index INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    lease_id INTEGER NOT NULL,               -- of the attempt that made it
+    peer_id TEXT NOT NULL,
+    observation_role TEXT NOT NULL CHECK (observation_role IN ('', 'tool', 'user')),  -- empty: there was none before it
+    observation BLOB NOT NULL,               -- little-endian u32
+    body BLOB NOT NULL,                      -- rollcast.v1.Rollout with the turn's segments only
+    body_blake3 BLOB NOT NULL,
+    PRIMARY KEY (group_id, sample_index, turn),
+    FOREIGN KEY (lease_id, sample_index) REFERENCES attempts
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER turns_of_open_attempts BEFORE INSERT ON turns
+WHEN (SELECT state FROM attempts WHERE lease_id = NEW.lease_id AND sample_index = NEW.sample_index
+      AND group_id = NEW.group_id) IS NOT 'open'
+BEGIN SELECT RAISE(ABORT, 'the attempt of the turn is not open'); END;
+CREATE TRIGGER turns_in_order BEFORE INSERT ON turns
+WHEN NEW.turn <> (SELECT count(*) FROM turns WHERE group_id = NEW.group_id AND sample_index = NEW.sample_index)
+BEGIN SELECT RAISE(ABORT, 'a turn is missing, or is there already'); END;
+CREATE TRIGGER turns_keep BEFORE UPDATE ON turns BEGIN SELECT RAISE(ABORT, 'turns are never changed'); END;
+CREATE TRIGGER a_rollout_replaces_its_turns AFTER INSERT ON rollouts
+BEGIN
+    DELETE FROM turns WHERE sample_index = NEW.sample_index AND group_id = (
+        SELECT group_id FROM attempts WHERE lease_id = NEW.lease_id AND sample_index = NEW.sample_index
+    );
+END;
+CREATE TRIGGER a_group_ends_its_turns AFTER UPDATE ON groups
+BEGIN DELETE FROM turns WHERE group_id = NEW.group_id; END;
+"""
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
 MIGRATIONS: tuple[str, ...] = (
     *(_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES),
-    *(_CLAIMS, _CHECKSUMS, _QUARANTINES, _SCORE_PARTS),
+    *(_CLAIMS, _CHECKSUMS, _QUARANTINES, _SCORE_PARTS, _TURNS),
 )
 
 

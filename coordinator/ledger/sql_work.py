@@ -12,34 +12,45 @@ from blake3 import blake3
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    DropTurns,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    StoreEpisode,
     StoreRollout,
+    StoreTurn,
 )
 from coordinator.core.events.events import Prompt
-from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.core.events.restored import (
+    RestoredAttempt,
+    RestoredFinished,
+    RestoredGroup,
+    RestoredRollout,
+    RestoredTurn,
+)
+from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.ledger.schema import NOW_UNIX_S
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import LedgerDamaged, StoreError
 from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollouts import body_of, observation, rollout_from_pb
 
 _ENTRY = "rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed"  # columns of a BatchEntry
 
 
 def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_json: str) -> None:
     connection.execute(
-        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, NULL)",
+        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, NULL, ?)",
         (
             action.group_id,
             action.problem_id,
             _pack_ids(action.prompt_token_ids),
             action.mixture_position,
             problem_json,
+            action.environment,
         ),
     )
 
@@ -100,9 +111,48 @@ def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollo
                 action.rollout.newest_version,
             )
             for action in actions
-            for body in [action.rollout.body or rollout_to_pb(action.rollout).SerializeToString()]
+            for body in [body_of(action.rollout)]
         ],
     )
+
+
+def insert_turn(connection: sqlite3.Connection, action: StoreTurn) -> None:
+    rollout, said, body = action.rollout, action.observation, body_of(action.rollout)
+    connection.execute(
+        "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(rollout.group_id, rollout.sample_index, action.turn, rollout.lease_id, action.peer_id),
+            *(("", b"") if said is None else (said.role, _pack_ids(said.token_ids))),
+            *(body, body_checksum(body)),
+        ),
+    )
+
+
+def delete_turns(connection: sqlite3.Connection, action: DropTurns) -> None:
+    connection.execute(
+        "DELETE FROM turns WHERE group_id = ? AND sample_index = ?", (action.group_id, action.sample_index)
+    )
+
+
+def insert_episode(
+    connection: sqlite3.Connection, action: StoreEpisode, exact: bool, problem: ProblemReward | None
+) -> None:
+    insert_rollouts(connection, [StoreRollout(action.rollout_id, action.peer_id, action.rollout)])
+    insert_score(connection, action.rollout_id, Score(action.reward, exact), problem)
+
+
+def _select_turns(connection: sqlite3.Connection) -> dict[GroupId, dict[int, tuple[RestoredTurn, ...]]]:
+    """Return the turns of open groups' episodes, in order."""
+    found: dict[GroupId, dict[int, tuple[RestoredTurn, ...]]] = {}
+    for group_id, index, lease_id, peer_id, role, said, body, checksum in connection.execute(
+        "SELECT group_id, sample_index, lease_id, peer_id, observation_role, observation, body, body_blake3"
+        " FROM turns ORDER BY group_id, sample_index, turn"
+    ):
+        generated = rollout_from_pb(read_body(lease_id, body, checksum), logprobs=False).segments
+        before = observation(role, _unpack_ids(said)) if role else None
+        turns = found.setdefault(group_id, {})
+        turns[index] = (*turns.get(index, ()), RestoredTurn(lease_id, peer_id, before, generated, body))
+    return found
 
 
 def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.Rollout | None:
@@ -257,9 +307,10 @@ def count_batches(connection: sqlite3.Connection) -> int:
 
 def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
     groups = connection.execute(
-        "SELECT group_id, problem_id, prompt_token_ids, mixture_position FROM groups"
+        "SELECT group_id, problem_id, prompt_token_ids, mixture_position, environment FROM groups"
         " WHERE over_at_step IS NULL ORDER BY group_id"
     ).fetchall()
+    turns = _select_turns(connection)
     live: dict[GroupId, list[RestoredAttempt]] = {}
     rollouts: dict[GroupId, list[RestoredRollout]] = {}
     rows = connection.execute(
@@ -282,17 +333,19 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
     return [
         RestoredGroup(
             group_id,
-            Prompt(problem_id, _unpack_ids(prompt), position),
+            Prompt(problem_id, _unpack_ids(prompt), position, environment),
             tuple(live.get(group_id, ())),
             tuple(rollouts.get(group_id, ())),
+            turns.get(group_id, {}),
         )
-        for group_id, problem_id, prompt, position in groups
+        for group_id, problem_id, prompt, position, environment in groups
     ]
 
 
 def select_finished_attempts(connection: sqlite3.Connection, count: int) -> list[RestoredFinished]:
     rows = connection.execute(
-        "SELECT lease_id, sample_index, attempts.peer_id, group_id, rollout_id IS NOT NULL"
+        "SELECT lease_id, sample_index, attempts.peer_id, group_id,"
+        f" rollout_id IS NOT NULL OR closed_reason IS '{NEXT_TURN}'"
         " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) WHERE state IN ('trained', 'dropped')"
         " ORDER BY lease_id DESC, sample_index DESC LIMIT ?",
         (count,),

@@ -18,13 +18,16 @@ from pathlib import Path
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    DropTurns,
     Note,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
     RecordGroup,
     RecordQuarantine,
+    StoreEpisode,
     StoreRollout,
+    StoreTurn,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
 from coordinator.ledger import compaction
@@ -119,6 +122,17 @@ class Ledger(CompactingStore):
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_rollouts(connection, actions))
+
+    def store_turn(self, action: StoreTurn) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_turn(connection, action))
+
+    def drop_turns(self, action: DropTurns) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.delete_turns(connection, action))
+
+    def store_episode(
+        self, action: StoreEpisode, *, exact: bool, problem: ProblemReward | None = None
+    ) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.insert_episode(connection, action, exact, problem))
 
     def record_score(
         self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None

@@ -13,13 +13,16 @@ from typing import Protocol
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    DropTurns,
     Note,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
     RecordGroup,
     RecordQuarantine,
+    StoreEpisode,
     StoreRollout,
+    StoreTurn,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
 from coordinator.ledger.sql_invites import StoredInvite
@@ -148,6 +151,20 @@ class RunStore(Protocol):
 
         Fails if an attempt is not open: never issued, filled, dropped, trained, or compacted.
         """
+        ...
+
+    def store_turn(self, action: StoreTurn) -> asyncio.Future[None]:
+        """Store a turn of an episode; fails if its attempt is not open, or if it is not the next turn of its slot."""
+        ...
+
+    def drop_turns(self, action: DropTurns) -> asyncio.Future[None]:
+        """Delete the turns of a slot whose episode begins anew."""
+        ...
+
+    def store_episode(
+        self, action: StoreEpisode, *, exact: bool, problem: ProblemReward | None = None
+    ) -> asyncio.Future[None]:
+        """Store the rollout of an episode that has ended with its score, in place of its turns; see store_rollouts."""
         ...
 
     def record_score(

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.core.decisions.wait_causes import WAITED
 from coordinator.core.events.restored import IDS_PER_INCARNATION
+from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.store import StoryEntry
 from rollcast.runtime.errors import ConfigError, StoreError

@@ -14,6 +14,7 @@ from coordinator.config.config import RunConfig
 from coordinator.core.core import Restored
 from coordinator.core.events.audit_events import AuditRestored
 from coordinator.core.events.events import Event, LearnedRestored, LearnerStatusChanged, StandbyRestored, StepFinished
+from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.core.members import standby as standing_by
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
@@ -146,7 +147,8 @@ async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restore
         issued=counts.issued,
         accepted=counts.accepted,
         trained=counts.trained,
-        dropped=counts.dropped,
+        turns=counts.dropped.get(NEXT_TURN, 0),
+        dropped={reason: count for reason, count in counts.dropped.items() if reason != NEXT_TURN},
         trained_ages=await ledger.trained_ages(),
         quarantined={one.peer_id: one.reason for one in await ledger.quarantines()},
         elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),

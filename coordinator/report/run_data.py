@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.core.decisions.wait_causes import WAITED
+from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.story import peer_names, reading
 from coordinator.report import wall_time
 from coordinator.views.runs import steps_view

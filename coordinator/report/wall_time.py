@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.core.decisions.wait_causes import WAITED
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.story import reading
 from rollcast.runtime.errors import StoreError

@@ -22,6 +22,7 @@ from coordinator.core.events.actions import (
     AnswerUpload,
     CloseAttempt,
     CloseGroup,
+    DropTurns,
     FailRun,
     LiftQuarantine,
     Note,
@@ -37,10 +38,19 @@ from coordinator.core.events.actions import (
     SendAnnouncement,
     ServeBatch,
     SetBudget,
+    StoreEpisode,
     StoreRollout,
+    StoreTurn,
     SupplyPrompts,
     TryAddress,
     WantWorker,
+)
+from coordinator.core.events.episode_events import (
+    CloseEpisode,
+    EpisodeAction,
+    EpisodeFailed,
+    OpenEpisode,
+    StepEpisode,
 )
 from coordinator.core.events.evaluation_events import EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.events import (
@@ -58,6 +68,7 @@ from coordinator.core.events.events import (
     RunEnded,
     ScoringFailed,
     StepFinished,
+    TurnStored,
     VersionAnnounced,
 )
 from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported
@@ -145,6 +156,7 @@ class Shell:
         self.on_want: Callable[[WantWorker], None] = lambda action: None
         self.on_budget: Callable[[SetBudget], None] = lambda action: None
         self.on_try: Callable[[TryAddress], None] = lambda action: None
+        self.on_episode: Callable[[EpisodeAction], None] = self._fail_episode  # a pool of environments replaces it
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # set when the learner reports that the run is done
@@ -183,7 +195,7 @@ class Shell:
         """Apply a received rollout; the answer comes once the rollout is durable or refused."""
         if self._refuses_uploads():
             return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
-        end = self._problems.ends.end(rollout.completion_token_ids, 0)
+        end = self._problems.ends.end(self._core.turn_so_far(rollout), 0)
         return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
 
     def expects(self, peer_id: PeerId, message: pb.Rollout) -> bool:
@@ -330,6 +342,16 @@ class Shell:
                 self._async.when_durable(self._ledger.record_attempt(action))
             case StoreRollout():
                 self._async.when_durable(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+            case StoreTurn():
+                rollout = action.rollout
+                stored = TurnStored(rollout.lease_id, rollout.sample_index)
+                self._async.when_durable(self._ledger.store_turn(action), stored)
+            case DropTurns():
+                self._async.when_durable(self._ledger.drop_turns(action))
+            case StoreEpisode():
+                self._store_episode(action)
+            case OpenEpisode() | StepEpisode() | CloseEpisode():
+                self.on_episode(action)
             case AnswerUpload() | ServeBatch() | AnswerEpoch():
                 self._calls.answer(action)
             case ScoreRollout():
@@ -373,6 +395,16 @@ class Shell:
                 self.fail(failure_of(action))
             case _:
                 assert_never(action)
+
+    def _store_episode(self, action: StoreEpisode) -> None:
+        problem = self._problems.rewarded(action.problem_id, action.reward)
+        stored = self._ledger.store_episode(action, exact=action.reward >= 1.0, problem=problem)
+        self._async.when_durable(stored, RolloutStored(action.rollout_id))
+
+    def _fail_episode(self, action: EpisodeAction) -> None:
+        """Answer for a coordinator without environments."""
+        if not isinstance(action, CloseEpisode):
+            self.apply(EpisodeFailed(action.episode, "this coordinator runs no environments", False))
 
     def _send_announcement(self, action: SendAnnouncement) -> None:
         epoch = self._core.epochs.epoch_of(action.version)

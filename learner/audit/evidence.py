@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tokens that one peer sampled with one version."""
+    """Tokens that one peer sampled with one version, or that an environment said, whose margins are not known."""
 
     peer_id: str
     sampler: str
@@ -135,9 +135,11 @@ def read(path: Path) -> Iterator[tuple[Record, str]]:
 
 
 def _record(step: int, row: TrainingRow, margins: list[float], bounds: list[float]) -> Record:
-    parts, start = [], 0
+    parts, start, margins = [], 0, list(margins)
     for segment in row.segments:
         end = start + len(segment.token_ids)
+        if not segment.is_generated:  # what an environment said was not sampled: nothing of it can be judged
+            margins[start:end] = [math.nan] * (end - start)
         bound = next((one for one in bounds[start:end] if math.isfinite(one)), math.inf)
         parts.append(Part(segment.peer_id, segment.sampler, segment.version, bound, segment.token_ids))
         start = end

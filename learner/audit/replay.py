@@ -74,10 +74,10 @@ def replay_one(
     for part in record.parts:
         end = start + len(part.token_ids)
         judged = [margin is not None for margin in record.margins_nats[start - first : end - first]]
-        found = policy(part.version)
+        found = policy(part.version) if any(judged) else None
         if any(judged) and found is None:
             return Replayed(record, None, False)
-        if any(judged) and found is not None:
+        if found is not None:
             if max(whole) >= found.model.vocabulary_size:
                 raise MalformedMessage(f"rollout {record.rollout_id} has a token that the model does not know")
             temperature = np.full(1, record.temperature, np.float32)

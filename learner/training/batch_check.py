@@ -49,7 +49,7 @@ def check_batch(
     """
     rows = rows_of(rollouts, rules)
     for row in rows:
-        versions = [segment.version for segment in row.segments]
+        versions = [segment.version for segment in row.segments if segment.is_generated]
         if row.rollout_id in trained:
             raise _broken(step, f"rollout {row.rollout_id} was trained on before")
         if step - min(versions) > rules.staleness_limit:
@@ -82,6 +82,14 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
         raise MalformedMessage(
             f"rollout {rollout.rollout_id} has {len(prompt)} prompt tokens, {len(segments)} segments and "
             f"{len(tokens)} tokens, of at most {rules.row_tokens}",
+            fix=_FIX,
+        )
+    if not any(segment.is_generated for segment in segments):
+        raise MalformedMessage(f"rollout {rollout.rollout_id} has no token of the policy", fix=_FIX)
+    if any(b"\1" in segment.loss_mask for segment in segments if not segment.is_generated):
+        raise MalformedMessage(
+            f"rollout {rollout.rollout_id} would train on what an environment said",
+            cause="the loss mask of a tool or user segment is not 0",
             fix=_FIX,
         )
     _check_context_routes(rollout.rollout_id, segments, len(prompt), rules.routes)

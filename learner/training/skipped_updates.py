@@ -126,8 +126,8 @@ def _rollout(row: TrainingRow, behaviour: np.ndarray[Any, Any]) -> dict[str, Any
         "reward": row.reward,
         "temperature": row.temperature,
         "tokens": row.tokens,
-        "versions": sorted({segment.version for segment in row.segments}),
-        "peers": sorted({segment.peer_id for segment in row.segments}),
+        "versions": sorted({segment.version for segment in row.segments if segment.is_generated}),
+        "peers": sorted({segment.peer_id for segment in row.segments if segment.is_generated}),
         "behaviour_logprob_min": _number(np.min(behaviour, initial=0.0)),
         "behaviour_logprobs_not_finite": int(np.count_nonzero(~np.isfinite(behaviour))),
     }

@@ -66,7 +66,8 @@ class GenerateRequest:
     sampling: Sampling
     already_generated: tuple[
         int, ...
-    ] = ()  # first tokens of this completion, by an earlier version; it continues there
+    ] = ()  # first tokens of this completion, by an earlier version or an environment; it continues there
+    earlier_turns: int = 0  # of these tokens: no stop string is sought in them
 
 
 def check_requests(requests: Sequence[GenerateRequest]) -> None:

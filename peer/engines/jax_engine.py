@@ -324,7 +324,7 @@ def _params_of(slots: Sequence[_Loaded]) -> Params:
 
 
 def _sample_request(item: GenerateRequest) -> SampleRequest:
-    return SampleRequest(item.prompt_token_ids, item.seed, item.already_generated, item.sampling)
+    return SampleRequest(item.prompt_token_ids, item.seed, item.already_generated, item.sampling, item.earlier_turns)
 
 
 @functools.lru_cache(maxsize=_SHAPES_MAX)

@@ -229,7 +229,7 @@ class WorkerCore:
         for slot in grant.slots:
             reason = finished_by_prefix(slot, grant)
             if reason is not None:
-                self._spool.add(rollout_of(grant, slot, slot.prefix, reason, 0.0), lease.gone_s)
+                self._spool.add(rollout_of(grant, slot, (), reason, 0.0), lease.gone_s)
                 self._book.skip(grant.lease_id, slot.sample_index)
 
     def _activated(self, key: VersionKey) -> list[Action]:

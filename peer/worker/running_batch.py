@@ -9,7 +9,7 @@ from itertools import groupby
 from peer.worker.events import SliceTokens, SlotWork, VersionKey
 from rollcast.wire.ids import Epoch, LeaseId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
-from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
+from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot, prefix_digest
 
 PARTIAL_TOKENS_MAX = 4096  # tokens of one partial result: far below the limit of a session's message
 
@@ -37,12 +37,15 @@ class RunningRollout:
 
         Routes are a hundred times larger than tokens, so an attempt that continues this one gets none.
         """
-        return (*self.work.slot.prefix, *joined(self.own if finished else map(without_routes, self.own)))
+        return (*self.work.slot.prefix, *self._own_joined(finished=finished))
+
+    def _own_joined(self, *, finished: bool) -> list[Segment]:
+        return joined(self.own if finished else map(without_routes, self.own))
 
     def rollout(self, reason: FinishReason, now: float) -> Rollout:
         """Return the completion so far as a rollout."""
-        segments = self.segments(finished=reason != "interrupted")
-        return rollout_of(self.work.lease, self.work.slot, segments, reason, now - self.begun_s)
+        own = tuple(self._own_joined(finished=reason != "interrupted"))
+        return rollout_of(self.work.lease, self.work.slot, own, reason, now - self.begun_s)
 
     def add(self, segment: Segment) -> None:
         """Add the tokens of a slice."""
@@ -147,7 +150,7 @@ class RunningBatch:
 
 def finished_by_prefix(slot: Slot, lease: LeaseGrant) -> FinishReason | None:
     """Return how a completion ended whose last attempt was lost after its last token; None if it is not complete."""
-    if not slot.prefix:
+    if not slot.prefix or not slot.prefix[-1].is_generated:
         return None
     if slot.prefix[-1].token_ids[-1] in lease.sampling.stop_token_ids:
         return "stop"
@@ -160,13 +163,19 @@ def fits_prefixes(lease: LeaseGrant) -> bool:
         segment.epoch == lease.epoch and segment.version >= lease.oldest_useful_version
         for slot in lease.slots
         for segment in slot.prefix
+        if segment.is_generated
     )
 
 
 def rollout_of(
-    lease: LeaseGrant, slot: Slot, segments: tuple[Segment, ...], reason: FinishReason, generate_s: float
+    lease: LeaseGrant, slot: Slot, own: tuple[Segment, ...], reason: FinishReason, generate_s: float
 ) -> Rollout:
-    """Return the rollout of a slot."""
+    """Return the rollout of a slot: its prefix and ``own`` segments.
+
+    A prefix in which an environment answered stays with the coordinator: the rollout has the digest of it.
+    """
+    is_turn = any(not segment.is_generated for segment in slot.prefix)
+    segments = own if is_turn else (*slot.prefix, *own)
     return Rollout(
         lease_id=lease.lease_id,
         fencing_token=lease.fencing_token,
@@ -175,6 +184,7 @@ def rollout_of(
         segments=segments,
         finish_reason=reason,
         generate_s=generate_s,
+        prefix_digest=prefix_digest(slot.prefix) if is_turn else b"",
     )
 
 

@@ -45,7 +45,7 @@ from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, 
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import AtVersionSwap, Rollout, Segment, partial_to_pb
+from rollcast.wire.rollouts import AtVersionSwap, Rollout, Segment, partial_to_pb, turn_start
 from rollcast.wire.versions.chunk_store import ChunkStore
 
 log = structlog.get_logger()
@@ -273,5 +273,8 @@ class Worker:
 
 
 def _request(item: SlotWork) -> GenerateRequest:
-    known = tuple(token for segment in item.slot.prefix for token in segment.token_ids)
-    return GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling, known)
+    """Return what the engine has to generate. In an episode it continues after all turns and answers before."""
+    prefix = item.slot.prefix
+    known = tuple(token for segment in prefix for token in segment.token_ids)
+    before = sum(len(segment.token_ids) for segment in prefix[: turn_start(prefix)])
+    return GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling, known, before)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from peer.worker.events import SliceTokens, SlotWork, VersionKey
 from rollcast.sim.settings import Lengths
 from rollcast.wire.ids import LeaseId, PeerId
-from rollcast.wire.rollouts import Segment
+from rollcast.wire.rollouts import Segment, turn_start
 
 STOP_TOKEN = 1
 
@@ -58,7 +58,9 @@ class Engine:
         for item in work:
             slot = item.slot
             known = sum(len(segment.token_ids) for segment in slot.prefix)
-            length = max(known + 1, self._lengths.of(slot.seed))
+            start = sum(len(segment.token_ids) for segment in slot.prefix[: turn_start(slot.prefix)])
+            length = self._lengths.of(slot.seed + start)  # of this turn: each has another length
+            length = max(known + 1, min(self._lengths.most, start + length))
             self._rows.append(_Row(item.lease.lease_id, slot.sample_index, slot.seed, known, length))
 
     def renew(self) -> None:

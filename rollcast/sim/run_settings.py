@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.decisions.settings import CoreSettings, EpisodeRules
 from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.sim.settings import FleetSettings
 from rollcast.sim.versions import RUN_ID
@@ -34,6 +34,12 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
         samples_per_group=settings.samples_per_group,
         sampling=Sampling(temperature=1.0, max_new_tokens=settings.lengths.most, stop_token_ids=(1,)),
         vocabulary_size=VOCABULARY,
+        episodes=EpisodeRules(
+            turns_max=max(1, settings.turns_most),
+            sticky_s=1.0,
+            answer_s=settings.environment_deadline_s,
+            failures_max=1_000_000,  # those that are simulated fail by chance, and a dropped group says nothing
+        ),
         lease_deadline_s=settings.lease_deadline_s,
         prefetch_batches=settings.prefetch_batches,
         prefetch_s=settings.prefetch_s,

@@ -85,6 +85,10 @@ class FleetSettings:
     evaluation_problems: int = 6
     evaluation_samples: int = 2
     evaluation_deadline_s: float = 30.0
+    turns_most: int = 0  # turns that episodes may have; every second problem has an environment; 0: none has one
+    environment_s: float = 0.1  # median seconds until an environment answers
+    environment_faults: float = 0.0  # share of questions to which it dies or never answers
+    environment_deadline_s: float = 3.0  # after which one without an answer counts as failed
     drop_without_advantage: bool = False
     groups_per_step: int = 2
     samples_per_group: int = 2

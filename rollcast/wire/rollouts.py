@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from blake3 import blake3
 
 from rollcast.wire import limits
 from rollcast.wire.checks import require
@@ -17,6 +20,9 @@ from rollcast.wire.routes import RouteShape
 SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
 LeaseKind = Literal["training", "evaluation"]
+
+ENVIRONMENT = PeerId("environment")  # in the place of the peer that generated a segment
+PREFIX_DIGEST_BYTES = 16
 
 #: What a peer's running rollouts do when it swaps to a newer version. "finish": they end under the old one.
 #: "continue": they go on under the new one, which reads all their tokens so far again. "keep": they go on under it from
@@ -38,7 +44,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens that one peer generated under one version. ``loss_mask`` has one byte, 0 or 1, per token."""
+    """Tokens that one peer generated under one version, or that an environment answered.
+
+    ``loss_mask`` has one byte, 0 or 1, per token.
+    """
 
     role: SegmentRole
     epoch: Epoch
@@ -51,12 +60,40 @@ class Segment:
     context_routes: bytes = field(default=b"", repr=False)  # of the tokens before it, if its engine began with it
     sampler: str = ""  # the kind of engine and device that its peer claims, such as "jax-cpu"; empty: unknown
 
+    @property
+    def is_generated(self) -> bool:
+        """Whether the policy generated it; what an environment answered has no version and is not trained on."""
+        return self.role == "assistant"
+
+
+def observation(role: SegmentRole, token_ids: tuple[int, ...]) -> Segment:
+    """Return what an environment answered, as a segment that is left out of the loss."""
+    return Segment(role, Epoch(0), Version(0), ENVIRONMENT, token_ids, bytes(len(token_ids)))
+
+
+def turn_start(segments: Sequence[Segment]) -> int:
+    """Return the index of the first segment after the last one of an environment; 0 if there is none."""
+    for index in range(len(segments), 0, -1):
+        if not segments[index - 1].is_generated:
+            return index
+    return 0
+
+
+def prefix_digest(prefix: Sequence[Segment]) -> bytes:
+    """Return BLAKE3 of the segments' kinds, versions, peers and tokens, 16 bytes."""
+    hasher = blake3(b"rollcast/prefix/1")
+    for one in prefix:
+        head = f"{one.role} {one.epoch} {one.version} {one.peer_id} {len(one.token_ids)} "
+        hasher.update(head.encode() + struct.pack(f"<{len(one.token_ids)}I", *one.token_ids))
+    return hasher.digest(length=PREFIX_DIGEST_BYTES)
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One sample of a group.
 
-    The seed keys the noise together with the position. Generation continues after ``prefix``.
+    The seed keys the noise together with the position in prompt and completion, which no two turns of an episode share:
+    so all turns have the slot's seed. Generation continues after ``prefix``.
     """
 
     sample_index: int
@@ -99,21 +136,23 @@ class Rollout:
     body: bytes = field(
         default=b"", repr=False, compare=False
     )  # the message as received; empty for a rollout made in this process
-    routed_prompt_tokens: int = 0  # length of the prompt whose routes the body has; 0: it has none
+    routed_prompt_tokens: int = 0  # tokens before the segments whose routes the body has; 0: it has none
+    prefix_digest: bytes = b""
+    """Of the slot's prefix, if ``segments`` are only those after it; empty: they begin with the prefix."""
 
     @property
     def oldest_version(self) -> Version:
-        """Return the version of the oldest segment, from which staleness is measured."""
+        """Return the version of the oldest generated segment, from which staleness is measured."""
         if len(self.segments) == 1:
             return self.segments[0].version
-        return min(segment.version for segment in self.segments)
+        return min(segment.version for segment in self.segments if segment.is_generated)
 
     @property
     def newest_version(self) -> Version:
-        """Return the version of the newest segment."""
+        """Return the version of the newest generated segment."""
         if len(self.segments) == 1:
             return self.segments[0].version
-        return max(segment.version for segment in self.segments)
+        return max(segment.version for segment in self.segments if segment.is_generated)
 
     @property
     def completion_token_ids(self) -> tuple[int, ...]:
@@ -216,6 +255,7 @@ def rollout_to_pb(rollout: Rollout) -> pb.Rollout:
         segments=[segment_to_pb(segment) for segment in rollout.segments],
         finish_reason=finish_reason_to_pb(rollout.finish_reason),
         generate_s=rollout.generate_s,
+        prefix_digest=rollout.prefix_digest,
     )
 
 
@@ -425,6 +465,7 @@ def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:
         MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
     """
     require(len(message.segments) >= 1, "no segment")
+    require(len(message.prefix_digest) in (0, PREFIX_DIGEST_BYTES), "a prefix's digest has another length")
     require(0.0 <= message.generate_s <= limits.DURATION_S_MAX, "generation time out of range")
     return Rollout(
         lease_id=LeaseId(_counter(message.lease_id)),
@@ -434,7 +475,23 @@ def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:
         segments=_segments(message.segments, logprobs=logprobs),
         finish_reason=finish_reason_from_pb(message.finish_reason),
         generate_s=message.generate_s,
+        prefix_digest=message.prefix_digest,
     )
+
+
+def body_of(rollout: Rollout) -> bytes:
+    """Return the message of a rollout: as it was received, with what is kept in the body only, or made here."""
+    return rollout.body or rollout_to_pb(rollout).SerializeToString(deterministic=True)
+
+
+def with_body(rollout: Rollout, parts: Iterable[Segment | bytes]) -> Rollout:
+    """Return the rollout with a body made of these segments and of the segments of these bodies, in order."""
+    message = rollout_to_pb(replace(rollout, segments=()))
+    for part in parts:
+        message.segments.extend(
+            [segment_to_pb(part)] if isinstance(part, Segment) else pb.Rollout.FromString(part).segments
+        )
+    return replace(rollout, body=message.SerializeToString(deterministic=True))
 
 
 def _segments(messages: Sequence[pb.Segment], *, logprobs: bool = True) -> tuple[Segment, ...]:

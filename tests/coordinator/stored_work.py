@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from coordinator.core.events.actions import CloseAttempt, RecordAttempt, RecordBatch, RecordGroup, StoreRollout
+from coordinator.core.events.actions import (
+    CloseAttempt,
+    RecordAttempt,
+    RecordBatch,
+    RecordGroup,
+    StoreRollout,
+    StoreTurn,
+)
 from coordinator.ledger.store import RunStore
 from coordinator.tasks.checks.task import Score
-from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
+from rollcast.wire.ids import EpisodeId, Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment
 
 PEER = PeerId("12D3KooWtest")
@@ -31,6 +38,11 @@ def attempt(lease_id: int, sample_index: int = 0, *, group_id: int = 1, seed: in
 def store_rollout(rollout_id: int, stored: Rollout) -> StoreRollout:
     """Return the action that stores a rollout."""
     return StoreRollout(RolloutId(rollout_id), PEER, stored)
+
+
+def store_turn(turn: int, lease_id: int, said: Segment | None) -> StoreTurn:
+    """Return the action that stores a turn of the first group's first slot."""
+    return StoreTurn(EpisodeId(1), turn, PEER, said, rollout(lease_id))
 
 
 def close(lease_id: int, reason: str = "stale", sample_index: int = 0) -> CloseAttempt:

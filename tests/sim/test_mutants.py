@@ -35,6 +35,7 @@ QUICK = {
     "outage-trained-as-zero": "unscored",
     "answered-with-any-version": "version",
     "evaluated-with-any-version": "evaluation",
+    "observations-trained": "episode",
 }
 SEEDS_MAX = 20
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

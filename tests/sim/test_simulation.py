@@ -14,7 +14,7 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
-from rollcast.sim.settings import RESUME_S, FleetSettings
+from rollcast.sim.settings import RESUME_S, FleetSettings, Lengths
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
 from rollcast.wire.rollouts import AtVersionSwap
 
@@ -35,6 +35,14 @@ def test_faults_break_no_invariant_and_steps_continue(seed: int) -> None:
     assert sum(outcome.faults.values()) > 5
     assert outcome.checks > 500
     assert outcome.issued == outcome.trained + sum(outcome.dropped.values())
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", [0, 9])
+def test_episodes_of_several_turns_survive_every_fault_and_environments_that_hang_or_die(seed: int) -> None:
+    outcome = clean(simulate_standard(seed, turns_most=4, environment_faults=0.05, lengths=Lengths(most=64)))
+    assert outcome.steps > 5
+    assert outcome.faults["kill-coordinator"] + outcome.faults["power-coordinator"] > 0
 
 
 @pytest.mark.sim

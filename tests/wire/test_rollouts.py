@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,13 +18,18 @@ from rollcast.wire.rollouts import (
     Sampling,
     Segment,
     Slot,
+    body_of,
     lease_from_pb,
     lease_to_pb,
+    observation,
+    prefix_digest,
     received_rollout,
     rollout_from_pb,
     rollout_to_pb,
     sampling_from_pb,
     sampling_to_pb,
+    turn_start,
+    with_body,
 )
 
 counters = st.integers(0, limits.COUNTER_MAX)
@@ -210,3 +216,24 @@ def test_a_received_rollout_keeps_its_bytes_without_unknown_fields() -> None:
     assert len(rollout.body) == len(sent.SerializeToString())
     assert rollout == rollout_from_pb(sent, logprobs=False)
     assert rollout.completion_token_ids == (7, 8)
+
+
+def test_an_episode_joins_the_bodies_of_its_turns_with_what_its_environment_said() -> None:
+    first, second = (replace(made_rollout(), segments=(turn,)) for turn in (turn_of(3, -0.5), turn_of(4, -0.25)))
+    said = observation("tool", (7, 8))
+    whole = replace(first, segments=(*first.segments, said, *second.segments))
+    joined = with_body(whole, [body_of(first), said, body_of(second)])
+    read = pb.Rollout.FromString(joined.body)
+    assert [list(one.reported_logprobs) for one in read.segments] == [[-0.5], [], [-0.25]]
+    assert rollout_from_pb(read).segments[1] == said
+    assert (whole.oldest_version, whole.newest_version) == (3, 4)
+    assert turn_start(whole.segments) == 2
+    assert prefix_digest(whole.segments[:2]) != prefix_digest((whole.segments[0], observation("user", (7, 8))))
+
+
+def turn_of(version: int, logprob: float) -> Segment:
+    return Segment("assistant", Epoch(0), Version(version), PeerId("p"), (5,), b"\1", (logprob,))
+
+
+def made_rollout() -> Rollout:
+    return Rollout(LeaseId(1), FencingToken(1), GroupId(1), 0, (turn_of(3, -0.5),), "stop", 0.5)

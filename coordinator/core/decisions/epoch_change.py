@@ -6,10 +6,11 @@ repaired at the next start: rollouts of orphaned versions that the ledger still 
 
 from __future__ import annotations
 
-from coordinator.core.decisions import evaluating
+from coordinator.core.decisions import episodes, evaluating
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, AnswerEpoch, Note, RecordEpoch
 from coordinator.core.events.events import EpochRecorded, EpochRequested
+from coordinator.core.leases.episodes import Episode
 from coordinator.core.leases.groups import Group
 from coordinator.core.staleness.epochs import EpochBook
 from rollcast.wire.ids import Epoch, Step, Version
@@ -71,11 +72,14 @@ def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
 
 
 def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:
-    return [
-        state.drop_rollout(group, index, "rolled_back")
-        for index, slot in enumerate(group.slots)
-        if slot.filling is not None and state.epochs.is_orphan(slot.filling.newest_version)
-    ]
+    def is_over(episode: Episode) -> bool:  # epochs never mix in a rollout
+        return any(segment.epoch != state.epochs.current for turn in episode.turns for segment in turn.generated)
+
+    actions: list[Action] = []
+    for index, slot in enumerate(group.slots):
+        if slot.filling is not None and state.epochs.is_orphan(slot.filling.newest_version):
+            actions += state.drop_rollout(group, index, "rolled_back")
+    return actions + episodes.begin_anew_if(state, group, "rolled_back", is_over)
 
 
 def _is_same_request(state: CoreState, event: EpochRequested, newest: RecordEpoch) -> bool:

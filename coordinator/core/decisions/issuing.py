@@ -18,7 +18,9 @@ from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
 from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
-from coordinator.core.leases.groups import Attempt, Group, Prefix
+from coordinator.core.leases.attempts import Attempt, Prefix
+from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.groups import Group
 from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
 from coordinator.core.members.membership import Member
@@ -27,6 +29,7 @@ from rollcast.wire.rollouts import LeaseGrant, Slot
 
 _PEERS_ASKED = 8  # idle ones that are considered for a slot of a group that would be all one peer's
 _NEWCOMERS_TRIED = 32  # that wait for what newcomers may hold, after each event that may make room
+_BATCHES_ASKED = 2  # batches of environments that may be asked before no further one is opened
 _GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
 
 
@@ -236,7 +239,7 @@ class Round:
         if state.newest_version is None or state.scoring.pause is not None:
             return None
         if tried:  # it has its turn before any new group: older versions will do for it
-            groups_ahead, made_with = tried[0][0], tried[0][1].oldest_version
+            groups_ahead, made_with = tried[0][0], tried[0][1].oldest_begun
         elif state.prompts.stock and self.pacing.may_open(len(state.book)):
             groups_ahead, made_with = len(state.book), None
         else:
@@ -263,7 +266,7 @@ class Round:
             return None
         oldest = self.oldest_to_begin(member, member.version, None, groups_ahead, load)
         opened = None if oldest is None else self._open_group()
-        if oldest is None or opened is None:
+        if oldest is None or opened is None or opened.prompt.environment:  # its environments have to be reset first
             return None
         return self.grant(member, opened, self._slots_for(member, opened, free, groups_ahead), groups_ahead, oldest)
 
@@ -273,8 +276,11 @@ class Round:
         A group all of whose rollouts come from one identity, or invite, has the advantages that this one chooses.
         """
         state = self._state
-        indices = state.book.open_slots(group)[:free]
-        if not self._allowances.are_shared or len(group.slots) == 1:
+        indices = state.book.open_slots(group)
+        if group.prompt.environment:
+            indices = [index for index in indices if not self._waits_for_other(member, group.slots[index].episode)]
+        indices = indices[:free]
+        if not indices or not self._allowances.are_shared or len(group.slots) == 1:
             return indices
         same_invite = state.members.has_several_invites
 
@@ -289,15 +295,32 @@ class Round:
         others = (state.members.get(peer_id) for peer_id in idle)
         return indices[:-1] if any(one and is_other(one.peer_id, one.invite) for one in others) else indices
 
+    def _waits_for_other(self, member: Member, episode: Episode | None) -> bool:
+        """Whether the next turn should wait for the peer that made the last one, which may have it in its cache."""
+        if episode is None or episode.last_peer in (None, member.peer_id):
+            return False
+        if self._now - episode.ready_at >= self._state.settings.episodes.sticky_s:
+            return False
+        other = self._state.members.get(episode.last_peer)
+        return other is not None and other.may_work
+
     def _open_group(self) -> Group | None:
-        """Open a group for the next prompt; None if there is no prompt."""
-        prompt = self._state.prompts.take()
+        """Open a group for the next prompt; None if there is no prompt, or many environments are being reset."""
+        state = self._state
+        slots = state.settings.groups_per_step * state.settings.samples_per_group
+        if len(state.episodes.unanswered) >= _BATCHES_ASKED * slots:
+            return None
+        prompt = state.prompts.take()
         if prompt is None:
             return None
-        group = self._state.book.open_group(prompt)
+        group = state.book.open_group(prompt)
         self.actions.append(
-            RecordGroup(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position)
+            RecordGroup(
+                group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position, prompt.environment
+            )
         )
+        for index in range(len(group.slots)):
+            self.actions += state.open_episode(group, index)
         return group
 
     def oldest_to_begin(
@@ -310,7 +333,7 @@ class Round:
         state, pacing = self._state, self.pacing
         if pacing.rule == "none":
             return Version(0)
-        made_with = None if group is None else group.oldest_version
+        made_with = None if group is None else group.oldest_begun
         oldest = version if made_with is None else min(version, made_with)
         needed = pacing.oldest_version(groups_ahead)
         if oldest < needed:
@@ -320,7 +343,8 @@ class Round:
         chance, slots = state.forecast.caution.chance, state.settings.samples_per_group
         if group is not None:  # it was begun: a smaller chance suffices to complete what is left
             chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
-        later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance)
+        turns = state.forecast.turns if group is None else state.forecast.turns_left(group.episodes())
+        later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance, turns)
         needed = Version(max(needed, pacing.next_step + later - pacing.limit))
         fresh = pacing.oldest_fresh_version(groups_ahead, made_with)
         return Version(max(needed, fresh)) if oldest >= needed and version >= fresh else None
@@ -344,6 +368,10 @@ class Round:
         prefixes = NO_PREFIXES
         if state.partials.slots:
             prefixes = state.partials.prefixes(group.group_id, indices, oldest_useful, epoch)
+        if group.prompt.environment:
+            episodes = {index: group.slots[index].episode for index in indices}
+            turns = {index: episode.prefix for index, episode in episodes.items() if episode is not None}
+            prefixes = {**turns, **prefixes}  # what a lost attempt left begins with the turns before it
         attempts = self._issue(member, group, indices, prefixes)
         slots = [Slot(one.sample_index, group.slots[one.sample_index].seed, one.prefix or ()) for one in attempts]
         if not any(slot.prefix for slot in slots):

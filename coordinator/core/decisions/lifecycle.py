@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.decisions import epoch_change, evaluating, profiling, rollouts
+from coordinator.core.decisions import episodes, epoch_change, evaluating, profiling, rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, FailRun, Note, ScoreRollout, SendAnnouncement
 from coordinator.core.events.events import RunEnded, VersionAnnounced
@@ -69,6 +69,7 @@ def started(state: CoreState, now: float) -> list[Action]:
     groups, state.restored_groups = state.restored_groups, ()
     settings = state.settings
     state.book.restore(groups, now + settings.lease_deadline_s, lost_at=now + settings.reconnect_grace_s)
+    opened = episodes.started(state)
     # An epoch may have been recorded without what it drops: the crash came in between.
     dropped = epoch_change.drop_orphans(state)
     waiting = [
@@ -78,4 +79,4 @@ def started(state: CoreState, now: float) -> list[Action]:
         if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)
     ]
     unscored = [one for one in waiting if state.scoring.begin(one, now)]
-    return [*dropped, *rollouts.started(state), *unscored]
+    return [*opened, *dropped, *rollouts.started(state), *unscored]

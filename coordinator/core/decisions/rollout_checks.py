@@ -3,15 +3,19 @@
 Nothing that decides how a rollout is trained is taken from its sender. The loss mask follows from the segments' role,
 and how a rollout ends follows from its tokens and from its lease: with a stop token or stop string, or at the longest
 length that was leased. A rollout that claims something else is malformed, because an honest engine cannot make it.
+
+In an episode (coordinator/core/leases/episodes.py) each turn is checked like that on its own. What the environment
+answered before is the coordinator's own and part of the prefix: a peer sends the prefix's digest, and assistant
+segments only.
 """
 
 from __future__ import annotations
 
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.leases.groups import Attempt, Prefix
+from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId
-from rollcast.wire.rollouts import PartialRollout, Rollout, Segment
+from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, turn_start
 
 
 def malformed_rollout(
@@ -19,8 +23,8 @@ def malformed_rollout(
 ) -> str:
     """Return why this rollout cannot be what it claims, empty if it can; it must begin with its attempt's prefix.
 
-    text_end: see RolloutReceived. The peer that generated the token behind it is to blame, so not this one where the
-    prefix has it.
+    text_end: see RolloutReceived; it counts from the last answer of an environment, if there is one. The peer that
+    generated the token behind it is to blame, so not this one where the prefix has it.
     """
     if not rollout.segments:
         return "uploaded a rollout without segments"
@@ -30,18 +34,24 @@ def malformed_rollout(
         problem = _malformed_segment(state, peer_id, segment)
         if problem:
             return problem
-    tokens = [token for segment in rollout.segments for token in segment.token_ids]
-    limit = state.settings.sampling.max_new_tokens
+    start = turn_start(prefix)
+    tokens = list(tokens_of_turn(rollout.segments))
+    limit = state.settings.sampling.max_new_tokens - tokens_of(prefix[:start])
     if not 0 < len(tokens) <= limit:
         return f"uploaded {len(tokens)} generated tokens, where 1 to {limit} are allowed"
     if any(stop in tokens[:-1] for stop in state.settings.sampling.stop_token_ids):
         return "uploaded a rollout with tokens after its stop token"
-    if text_end is not None and tokens_of(prefix) < text_end < len(tokens):
+    if text_end is not None and tokens_of(prefix[start:]) < text_end < len(tokens):
         return "uploaded a rollout with tokens after a stop string"
-    return _wrong_end(state, rollout, tokens, text_end)
+    return _wrong_end(state, rollout, tokens, text_end, limit)
 
 
-def _wrong_end(state: CoreState, rollout: Rollout, tokens: list[int], text_end: int | None) -> str:
+def tokens_of_turn(segments: Prefix) -> tuple[int, ...]:
+    """Return the tokens after the last answer of an environment: all of them if there is none."""
+    return tuple(token for segment in segments[turn_start(segments) :] for token in segment.token_ids)
+
+
+def _wrong_end(state: CoreState, rollout: Rollout, tokens: list[int], text_end: int | None, limit: int) -> str:
     """Return why a rollout of these tokens does not end as it claims; empty if it does.
 
     A peer that decides where its rollouts end decides which of their tokens are trained on, and how they are scored.
@@ -50,8 +60,8 @@ def _wrong_end(state: CoreState, rollout: Rollout, tokens: list[int], text_end: 
     stops = tokens[-1] in sampling.stop_token_ids or text_end == len(tokens)
     if rollout.finish_reason == "stop" and not stops:
         return "uploaded a rollout that claims to have stopped, without a stop token or stop string at its end"
-    if rollout.finish_reason == "length" and len(tokens) < sampling.max_new_tokens:
-        return f"uploaded {len(tokens)} generated tokens as the longest length, which is {sampling.max_new_tokens}"
+    if rollout.finish_reason == "length" and len(tokens) < limit:
+        return f"uploaded {len(tokens)} generated tokens as the longest length, which is {limit}"
     return ""
 
 
@@ -72,10 +82,11 @@ def version_chosen(own: Prefix, attempt: Attempt) -> str:
 
 def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
     """Return the peer that sent, as a partial rollout, tokens that complete a stop string; None if there is none."""
-    if text_end is None or text_end > tokens_of(prefix):
+    turn = prefix[turn_start(prefix) :]
+    if text_end is None or text_end > tokens_of(turn):
         return None
     position = 0
-    for segment in prefix:
+    for segment in turn:
         position += len(segment.token_ids)
         if text_end <= position:
             return segment.peer_id

@@ -12,16 +12,21 @@ Online selection (dynamic sampling, DAPO, arXiv 2503.14476, section 3.2): a grou
 advantage, so its gradient is zero. If the run is configured so, such a group is dropped as soon as it is scored, and
 prompts are sampled until the batch is full of groups whose rewards differ. How many are dropped for one batch is
 bounded, so that a policy that is right (or wrong) everywhere still makes steps.
+
+A turn of an episode takes the way of decisions/episodes.py from its checks on, and comes back when the episode ends.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from coordinator.core.decisions.episodes import Episodes, drop_stale_turns, prefix_of_lease
+from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollout_checks import (
     malformed_partial,
     malformed_rollout,
     sent_past_its_end,
+    tokens_of_turn,
     unfinished,
     version_chosen,
 )
@@ -34,8 +39,10 @@ from coordinator.core.events.actions import (
     RecordBatch,
     ScoreRollout,
     ServeBatch,
+    StoreEpisode,
     StoreRollout,
 )
+from coordinator.core.events.episode_events import CloseEpisode
 from coordinator.core.events.events import (
     BatchRecorded,
     BatchRequested,
@@ -43,13 +50,16 @@ from coordinator.core.events.events import (
     PartialReceived,
     RolloutReceived,
     RolloutStored,
+    TurnStored,
 )
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from coordinator.core.leases.batches import too_old
 from coordinator.core.leases.drop_counts import DropReason, RefusalReason
-from coordinator.core.leases.groups import Attempt, AttemptKey, Group
+from coordinator.core.leases.episodes import Episode, EpisodeEnd
+from coordinator.core.leases.groups import Group
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import Rollout, prefix_digest, with_body
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 
@@ -62,6 +72,7 @@ class _Storing:
     rollout: Rollout
     attempt: Attempt
     uploads: list[UploadId]
+    reward: float | None = None  # of an episode, which its environment has scored
 
 
 class Rollouts:
@@ -72,6 +83,7 @@ class Rollouts:
         self._storing: dict[RolloutId, _Storing] = {}
         self._storing_by_key: dict[AttemptKey, RolloutId] = {}
         self._last_rollout = last_rollout
+        self.episodes = Episodes(state, self._store_episode)
 
     # ---------------------------------------------------------------- received and checked
 
@@ -82,6 +94,9 @@ class Rollouts:
         storing = self._storing_by_key.get(key)
         if storing is not None:
             return self._repeated_while_storing(event, self._storing[storing])
+        answers = self.episodes.repeated(event, key)
+        if answers is not None:
+            return answers
         attempt = state.book.live_attempt(key)
         if attempt is None:
             return self._answer_known(event, key)
@@ -89,34 +104,65 @@ class Rollouts:
             return self._accuse(event, "uploaded under another peer's lease")
         if attempt.fencing_token != rollout.fencing_token or attempt.group_id != rollout.group_id:
             return self._accuse(event, "uploaded with a wrong fencing token")
-        if state.book.unscored >= state.settings.scoring_queue_max:
+        episode = state.book.group(attempt.group_id).slots[attempt.sample_index].episode
+        if state.book.unscored >= state.settings.scoring_queue_max or (episode is not None and episode.is_replayed):
             return [self._refuse(event, "busy")]
-        refused = self._refuse_content(event, attempt)
+        prefix = prefix_of_lease(attempt, episode)
+        segments = self._whole(rollout, prefix, episode)
+        if segments is None:
+            return self._wrong_prefix(event, attempt)
+        whole = replace(rollout, segments=segments) if rollout.prefix_digest else rollout
+        refused = self._refuse_content(event, attempt, whole, prefix)
         if refused is not None:
             return refused
         if rollout.finish_reason == "interrupted":  # another peer continues it
             if event.text_end is None:
-                self._keep_interrupted(attempt, rollout)
+                self._keep_interrupted(attempt, whole)
             return self._close(event, attempt, "returned")
         # The age of a rollout is the step of its batch minus its oldest version; every later batch makes it older.
-        if state.batches.next_step - min(segment.version for segment in rollout.segments) > state.rules.age_max:
+        if state.batches.next_step - whole.oldest_version > state.rules.age_max:
             return self._close(event, attempt, "stale")
-        return self._store(event, attempt, now)
+        state.forecast.answered(attempt, now, len(tokens_of_turn(segments)), rollout.generate_s)
+        newest_own = max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
+        state.members.reputation(event.peer_id).generated_with(newest_own)
+        if episode is not None:
+            return self.episodes.take(event, attempt, episode, segments, now)
+        return self._store(event, attempt)
 
-    def _refuse_content(self, event: RolloutReceived, attempt: Attempt) -> list[Action] | None:
+    def _whole(self, rollout: Rollout, prefix: Prefix, episode: Episode | None) -> Prefix | None:
+        """Return the completion with its prefix, whose digest the peer sent; None if it is of another prefix.
+
+        A peer leaves the prefix out exactly if an environment has answered in it: that is not the peer's to repeat.
+        """
+        if episode is None or not any(not segment.is_generated for segment in prefix):
+            return None if rollout.prefix_digest else rollout.segments
+        if rollout.prefix_digest != prefix_digest(prefix):
+            return None
+        return (*prefix, *rollout.segments)
+
+    def _wrong_prefix(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
+        """Close the attempt of a turn that follows on something else than its lease has."""
+        if attempt.prefix is None:  # what an earlier coordinator gave it is not known exactly
+            return self._close(event, attempt, "revoked")
+        what = "uploaded a turn that does not follow on the prefix of its lease"
+        return [self._penalise(event.peer_id, what), *self._close(event, attempt, "malformed")]
+
+    def _refuse_content(
+        self, event: RolloutReceived, attempt: Attempt, rollout: Rollout, prefix: Prefix
+    ) -> list[Action] | None:
         """Close the attempt if its rollout cannot be trained on; return None if it can."""
-        state, rollout = self._state, event.rollout
+        state, own = self._state, event.rollout
         if state.epochs.is_any_orphan(rollout.segments):
             return self._close(event, attempt, "rolled_back")  # not its fault: it may not know of the epoch yet
-        if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
+        if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in own.segments):
             return self._close(event, attempt, "revoked")  # it may continue what an earlier coordinator gave it
-        prefix = attempt.prefix or ()
         culprit = sent_past_its_end(prefix, event.text_end)
         if culprit is not None:  # a peer that continued from there could not know
             what = "sent a partial rollout that contains a stop string"
             return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
         malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end)
-        if not malformed and rollout.routed_prompt_tokens not in (0, state.book.prompt_length(attempt.group_id)):
+        before = state.book.prompt_length(attempt.group_id) + (tokens_of(prefix) if own.prefix_digest else 0)
+        if not malformed and own.routed_prompt_tokens not in (0, before):
             malformed = "uploaded routes for a prompt of another length"
         if malformed:
             return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
@@ -125,23 +171,45 @@ class Rollouts:
             return [self._penalise(event.peer_id, chosen), *self._close(event, attempt, "older_version")]
         return None
 
-    def _store(self, event: RolloutReceived, attempt: Attempt, now: float) -> list[Action]:
+    def _store(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
         """Fill the slot, store the rollout, and close the other attempt at the slot, which came too late."""
         state, rollout = self._state, event.rollout
-        state.forecast.answered(attempt, now, len(rollout.completion_token_ids), rollout.generate_s)
         if (attempt.group_id, attempt.sample_index) in state.partials.slots:
             state.partials.filled(attempt.group_id, attempt.sample_index)
         self._last_rollout += 1
         rollout_id = RolloutId(self._last_rollout)
         versions = [segment.version for segment in rollout.segments]
-        state.members.reputation(event.peer_id).generated_with(
-            max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
-        )
         losers = state.book.fill(attempt, rollout_id, min(versions), max(versions))
         self._storing[rollout_id] = _Storing(event.peer_id, rollout, attempt, [event.upload_id])
         self._storing_by_key[attempt.key] = rollout_id
         actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, rollout)]
         return actions + state.close_attempts(losers, "late_duplicate", notify_peers=True) if losers else actions
+
+    def _store_episode(self, group: Group, index: int, episode: Episode, end: EpisodeEnd) -> list[Action]:
+        """Fill the slot of an episode that has ended with all of it, and store it with its reward."""
+        state = self._state
+        self._last_rollout += 1
+        rollout_id = RolloutId(self._last_rollout)
+        segments = tuple(segment for turn in episode.turns for segment in turn.segments)
+        state.forecast.episode_ended(len(episode.turns))
+        state.episodes.ended[end] += 1
+        state.episodes.closed(episode.episode)
+        oldest, newest = episode.oldest_version, episode.newest_version
+        if oldest is None or newest is None:
+            raise ValueError(f"episode {episode.episode} ended without a turn")
+        attempt = state.book.fill_pending(episode, rollout_id, oldest, newest)
+        ended = Rollout(
+            *(attempt.lease_id, attempt.fencing_token, group.group_id, index, segments),
+            *("stop" if end == "done" else "length", 0.0),
+        )
+        parts = [part for turn in episode.turns for part in (turn.observation, turn.body) if part is not None]
+        rollout = with_body(ended, parts)
+        self._storing[rollout_id] = _Storing(attempt.peer_id, rollout, attempt, [], episode.reward)
+        self._storing_by_key[attempt.key] = rollout_id
+        return [
+            StoreEpisode(rollout_id, attempt.peer_id, group.prompt.problem_id, rollout, episode.reward),
+            CloseEpisode(episode.episode, end),
+        ]
 
     def _keep_interrupted(self, attempt: Attempt, rollout: Rollout) -> None:
         given = attempt.prefix or ()
@@ -181,21 +249,41 @@ class Rollouts:
         rollout = storing.rollout
         del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
         self._state.accounts.accepted += 1
-        reputation = self._state.members.reputation(storing.peer_id)
-        reputation.accepted += 1
-        reputation.returns = 0
-        member = self._state.members.get(storing.peer_id)
-        most = self._state.most_held(0 if member is None else member.concurrent_rollouts)
-        self._state.members.delivered(storing.attempt, self._state.allowances, most)
+        if storing.reward is None:  # the turns of an episode were counted one by one
+            self._delivered(storing.attempt)
         actions: list[Action] = [
             AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
         ]
         group = self._state.book.mark_stored(event.rollout_id)
+        if storing.reward is not None:
+            return actions + self._episode_stored(event.rollout_id, storing.reward, now)
         if group is not None:
             score = ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids)
             if self._state.scoring.begin(score, now):
                 actions.append(score)
         return actions
+
+    def _episode_stored(self, rollout_id: RolloutId, reward: float, now: float) -> list[Action]:
+        """Keep the reward that the environment gave. If it completes its group, that is reviewed, as after a score."""
+        state = self._state
+        state.book.mark_scored(rollout_id, reward)
+        group = state.book.ready_group_of(rollout_id)
+        changed = [*([] if group is None else review(state, group)), *form_batch(state, now)]
+        return changed + issue(state, now) if changed else []
+
+    def turn_stored(self, event: TurnStored) -> list[Action]:
+        """Acknowledge a turn of an episode that is durable."""
+        return self.episodes.stored(event, self._delivered)
+
+    def _delivered(self, attempt: Attempt) -> None:
+        """Count a rollout, or a turn, that is durable for its peer."""
+        members = self._state.members
+        reputation = members.reputation(attempt.peer_id)
+        reputation.accepted += 1
+        reputation.returns = 0
+        member = members.get(attempt.peer_id)
+        most = self._state.most_held(0 if member is None else member.concurrent_rollouts)
+        members.delivered(attempt, self._state.allowances, most)
 
     # ---------------------------------------------------------------- answers to uploads
 
@@ -212,6 +300,9 @@ class Rollouts:
         book = self._state.book
         filling, finished = book.filling_of(key), book.finished(key)
         if filling is not None and filling.attempt.peer_id == event.peer_id:
+            return [self._accept(event)]
+        pending = book.pending(key)
+        if pending is not None and pending.peer_id == event.peer_id:
             return [self._accept(event)]
         if finished is None:  # never issued, or over for too long to be remembered
             return [self._refuse(event, "fenced")]
@@ -244,6 +335,7 @@ class Rollouts:
         """Raise AssertionError when the two indices disagree."""
         keys = {(one.rollout.lease_id, one.rollout.sample_index): rid for rid, one in self._storing.items()}
         assert keys == self._storing_by_key, "rollouts being stored"
+        self.episodes.validate()
 
 
 # ---------------------------------------------------------------- groups without advantage
@@ -342,7 +434,7 @@ def drop_stale(state: CoreState) -> list[Action]:
         if not group.ready:
             state.group_yield.ended(1, in_time=False)
         actions += state.drop_group(group, _reasons(group, step, age_max), "group_stale")
-    return actions
+    return actions + drop_stale_turns(state, step, age_max)
 
 
 def _reasons(group: Group, step: Step, age_max: int) -> list[DropReason]:

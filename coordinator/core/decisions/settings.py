@@ -17,6 +17,22 @@ PacingRule = Literal["predict", "count", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRules:
+    """Limits on episodes. The longest completion, observations included, is that of the sampling settings."""
+
+    turns_max: int = 16
+    """The most assistant turns; after the last one the episode ends, as truncated."""
+    seconds_max: float = 1800.0
+    """No turn begins later than so many seconds after the first turn was received: the episode ends, as truncated."""
+    sticky_s: float = 2.0
+    """How long the next turn waits for the peer that made the last one, which may have its keys and values."""
+    answer_s: float = 300.0
+    """An environment that does not answer for so many seconds has failed."""
+    failures_max: int = 3
+    """How often in a row an environment may fail before its group is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
     """Settings of the core. Durations in seconds, steps in learner steps."""
 
@@ -69,6 +85,8 @@ class CoreSettings:
     """The most attempts, as a share of all, that are given to a second peer because the first is slow."""
     evaluation_share: float = 0.25
     """The share of the fleet, by slots, that may evaluate while batches are still to be formed; at least one peer."""
+    episodes: EpisodeRules = field(default_factory=EpisodeRules)
+    """Limits on episodes, which problems with an environment have."""
     partial_tokens_max: int = 1_000_000
     """The most tokens of unfinished rollouts that are kept, in memory."""
     heartbeat_timeout_s: float = 5.0

@@ -14,7 +14,8 @@ from itertools import islice
 from coordinator.core.decisions.issuing import Round
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, SendLeases
-from coordinator.core.leases.groups import Attempt, Group
+from coordinator.core.leases.attempts import Attempt
+from coordinator.core.leases.groups import Group
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import LeaseGrant

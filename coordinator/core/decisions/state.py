@@ -17,12 +17,15 @@ from coordinator.core.events.actions import (
     StopPeer,
 )
 from coordinator.core.events.audit_events import Unseen
+from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
+from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.batches import Batches, Usefulness
 from coordinator.core.leases.drop_counts import LOST, TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.core.leases.episodes import Episode, EpisodeBook
 from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.forecast import Forecast
-from coordinator.core.leases.groups import Attempt, Group
+from coordinator.core.leases.groups import Group, environment_seed
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
@@ -60,6 +63,7 @@ class CoreState:
             finished=restored.finished[-settings.finished_attempts_kept :],
         )
         self.scoring = ScoringBook(settings.scoring_failed_share_max)
+        self.episodes = EpisodeBook(restored.ids_before)
         self.evaluations = EvaluationBook(settings.finished_attempts_kept)
         self.batches = Batches(
             groups_per_step=settings.groups_per_step,
@@ -77,6 +81,7 @@ class CoreState:
             issued=restored.issued,
             accepted=restored.accepted,
             trained=restored.trained,
+            turns=restored.turns,
             dropped=Counter(restored.dropped),
         )
         self.usefulness = Usefulness()
@@ -133,6 +138,8 @@ class CoreState:
     def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
         """Drop a whole group: its rollouts for ``reasons``, in slot order, and its attempts in flight."""
         actions = self.close_attempts(group.live(), live_reason, notify_peers=True)
+        for index in range(len(group.slots)):
+            actions += self.close_episode(group, index, live_reason)
         fillings = group.fillings()
         self.book.remove(group)
         for index in range(len(group.slots)):
@@ -150,9 +157,35 @@ class CoreState:
         if not reputation.quarantined:
             self.unseen.offer(unseen, self.audit.share_audited(unseen.peer_id, reputation.invite))
 
-    def drop_rollout(self, group: Group, index: int, reason: DropReason) -> CloseAttempt:
+    def drop_rollout(self, group: Group, index: int, reason: DropReason) -> list[Action]:
         """Drop the rollout of one slot; the slot will be issued again."""
-        return self._drop(self.book.reopen(group, index).attempt, reason)
+        dropped = self._drop(self.book.reopen(group, index).attempt, reason)
+        return [dropped, *self.open_episode(group, index)]
+
+    def open_episode(self, group: Group, index: int, episode: Episode | None = None) -> list[Action]:
+        """Open the environment of an empty slot, if its problem has one, for ``episode`` or for a new one."""
+        name = group.prompt.environment
+        if not name:
+            return []
+        opened = self.episodes.new_id(group.group_id, index)
+        episode = episode or Episode(opened)
+        episode.reopen(opened)
+        self.book.set_episode(group, index, episode)
+        self.episodes.asked(opened, self.now)
+        seed = environment_seed(self.settings.seed, group.group_id)
+        return [OpenEpisode(opened, name, group.prompt.problem_id, seed)]
+
+    def close_episode(self, group: Group, index: int, reason: DropReason) -> list[Action]:
+        """End the episode of a slot, if it has one, without a rollout."""
+        episode = group.slots[index].episode
+        if episode is None:
+            return []
+        actions: list[Action] = [CloseEpisode(episode.episode, reason)]
+        if episode.pending is not None:
+            actions.append(self._drop(self.book.end_turn(episode), reason))
+        self.episodes.closed(episode.episode)
+        self.book.set_episode(group, index, None)
+        return actions
 
     def dismiss(self, peer_id: PeerId) -> Action:
         """Return how a member of a run that is over is dismissed: to stop for good, or to reconnect later."""
@@ -166,6 +199,13 @@ class CoreState:
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the threat model is broken (I2, I3, I6, I11)."""
         self.book.validate()
+        going_on = [
+            (slot.episode, (group.group_id, index))
+            for group in self.book
+            for index, slot in enumerate(group.slots)
+            if slot.episode is not None
+        ]
+        self.episodes.validate(going_on)
         self.evaluations.validate()
         self.batches.validate()
         self.relay.validate()
@@ -176,7 +216,7 @@ class CoreState:
         assert self.staleness.gate_broken_by == 0, "I3: a rollout that was too old was trained"
         fillings = [filling for group in self.book for filling in group.fillings()]
         assert not any(self.epochs.is_orphan(one.newest_version) for one in fillings), "a rolled back rollout is kept"
-        in_book = self.book.live_count + sum(len(group.fillings()) for group in self.book)
+        in_book = self.book.live_count + self.book.pending_count + sum(len(group.fillings()) for group in self.book)
         in_book += sum(len(group.live) + len(group.rollouts) for group in self.restored_groups)
         recording = self.batches.recording
         in_recording = 0 if recording is None else len(recording.rollout_ids)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from capacity.replan.events import Problem
 from coordinator.core.events.audit_events import Unseen
+from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode, StepEpisode
 from coordinator.core.events.evaluation_events import EvaluationKey
 from rollcast.wire.ids import (
+    EpisodeId,
     Epoch,
     FencingToken,
     GroupId,
@@ -21,7 +23,7 @@ from rollcast.wire.ids import (
     Version,
 )
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import LeaseGrant, Rollout
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ class RecordGroup:
     problem_id: str
     prompt_token_ids: tuple[int, ...]
     mixture_position: str
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,43 @@ class StoreRollout:
     rollout_id: RolloutId
     peer_id: PeerId
     rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTurn:
+    """Store a turn of an episode durably, then answer TurnStored; the upload is not acknowledged before (I1).
+
+    ``observation``: what the environment answered before it; None: nothing. ``rollout`` has the turn's segments only;
+    its attempt stays open until the environment has answered.
+    """
+
+    episode: EpisodeId
+    turn: int
+    peer_id: PeerId
+    observation: Segment | None
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class DropTurns:
+    """Delete the stored turns of a slot: its episode begins anew."""
+
+    group_id: GroupId
+    sample_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEpisode:
+    """Store an episode that has ended as the rollout of its slot, with its reward, in place of its turns.
+
+    All durably and at once, then answer RolloutStored.
+    """
+
+    rollout_id: RolloutId
+    peer_id: PeerId  # made the last turn
+    problem_id: str
+    rollout: Rollout
+    reward: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +431,12 @@ Action = (
     | CloseAttempt
     | CloseGroup
     | StoreRollout
+    | StoreTurn
+    | DropTurns
+    | StoreEpisode
+    | OpenEpisode
+    | StepEpisode
+    | CloseEpisode
     | AnswerUpload
     | ScoreRollout
     | ScoreEvaluation

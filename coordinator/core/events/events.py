@@ -13,6 +13,7 @@ from capacity.replan.corrections import Corrections
 from capacity.replan.events import Solved
 from capacity.replan.preemptions import MarketSeen
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
+from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.operator_events import Order
 from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
@@ -245,6 +246,14 @@ class RolloutStored:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnStored:
+    """The turn of a StoreTurn is durable; it is named by the attempt that made it."""
+
+    lease_id: LeaseId
+    sample_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutScored:
     """A rollout was scored."""
 
@@ -416,6 +425,10 @@ Event = (
     | MalformedRollout
     | PartialReceived
     | RolloutStored
+    | TurnStored
+    | EpisodeOpened
+    | EpisodeStepped
+    | EpisodeFailed
     | RolloutScored
     | ScoringFailed
     | EvaluationRequested

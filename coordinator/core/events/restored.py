@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.core.events.events import Prompt
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.rollouts import Segment
 
 IDS_PER_INCARNATION = 1 << 32  # leases of one coordinator process; far more than it could ever issue
 
@@ -36,13 +37,28 @@ class RestoredRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredTurn:
+    """A stored turn of an episode that goes on; see coordinator.core.leases.episodes.Turn."""
+
+    lease_id: LeaseId
+    peer_id: PeerId
+    observation: Segment | None
+    generated: tuple[Segment, ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RestoredGroup:
-    """A group that is neither trained nor dropped, with its attempts in flight and its rollouts."""
+    """A group that is neither trained nor dropped, with its attempts in flight and its rollouts.
+
+    ``turns``: those of its episodes that go on, in order, by sample index.
+    """
 
     group_id: GroupId
     prompt: Prompt
     live: tuple[RestoredAttempt, ...]
     rollouts: tuple[RestoredRollout, ...]
+    turns: Mapping[int, tuple[RestoredTurn, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class Restored:
     issued: int = 0
     accepted: int = 0
     trained: int = 0
+    turns: int = 0  # attempts that made a turn of an episode which went on
     dropped: Mapping[str, int] = field(default_factory=dict)
     trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
     quarantined: Mapping[PeerId, str] = field(default_factory=dict)  # by receipts: identities, with the reason

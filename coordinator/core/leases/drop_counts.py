@@ -1,4 +1,4 @@
-"""Keep counts that must add up: every issued slot is trained, open, or dropped for a counted reason (I11)."""
+"""Keep counts that must add up: every issued slot is trained, a turn, open, or dropped for a counted reason (I11)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ DropReason = Literal[
     "older_version",  # made with an older version than its lease allows
     "late_duplicate",  # another attempt at the same slot was first
     "rolled_back",  # made with a version that an epoch orphaned, or in flight when the epoch was opened
+    "environment_failed",  # the environment of an episode in its group failed again and again
     "audit_failed",  # its peer was convicted by an audit before it was trained on
     "unscorable",  # a rollout of its group could not be scored: the verifier failed each time
     "run_ended",  # not needed any more
@@ -31,6 +32,9 @@ TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_st
 
 #: Reasons that lower what the attempt's peer may hold: nothing useful came of its lease.
 LOST: frozenset[DropReason] = frozenset({"lease_expired", "malformed", "older_version"})
+
+#: Why the attempt of a turn is closed when its episode goes on; it is counted as a turn, not as dropped.
+NEXT_TURN = "next_turn"
 
 RefusalReason = Literal[
     "malformed",  # no valid rollout, and not for a slot that its sender holds
@@ -52,13 +56,14 @@ class RolloutAccounts:
     second_attempts: int = 0  # issued to a second peer because the first is slow, since the start
     accepted: int = 0
     trained: int = 0
+    turns: int = 0  # attempts that made a turn of an episode which went on
     dropped: Counter[str] = field(default_factory=Counter)
     uploads_refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def open(self) -> int:
-        """Number of attempts that are neither trained nor dropped yet."""
-        return self.issued - self.trained - self.dropped.total()
+        """Number of attempts that are neither trained nor dropped yet, and did not make a turn before the last."""
+        return self.issued - self.trained - self.turns - self.dropped.total()
 
 
 _IDENTITIES_KEPT = 16384  # identities whose last counters are remembered, to tell a restart from a return

@@ -14,7 +14,8 @@ from collections.abc import Container, Iterable, Set
 from dataclasses import dataclass, field
 
 from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationRequested
-from coordinator.core.leases.groups import LIVE_ATTEMPTS_MAX, AttemptKey
+from coordinator.core.leases.attempts import AttemptKey
+from coordinator.core.leases.groups import LIVE_ATTEMPTS_MAX
 from coordinator.core.leases.in_flight import InFlight
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId
 

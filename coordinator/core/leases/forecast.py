@@ -13,18 +13,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from itertools import islice
 
 from capacity.model.pacing_rules import LAGS_WINDOW, PERIODS, SPEED_WINDOW, SPREAD_NEEDED, SPREAD_WINDOW, Caution
-from coordinator.core.leases.groups import Attempt
+from coordinator.core.leases.attempts import Attempt
+from coordinator.core.leases.episodes import Episode
 from rollcast.runtime.windows import WINDOW, percentile_of
 from rollcast.wire.ids import PeerId, Version
+from rollcast.wire.rollouts import turn_start
 
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
 _LENGTHS_SORTED_EVERY = 64  # rollouts
 _PEERS_REMEMBERED = 16384
 LENGTHS_NEEDED = 64  # rollouts measured before their lengths are described by quantiles
+_TURNS_WEIGHT = 0.1  # of the newest episode in the moving mean of turns
 _DISCARD_AFTER_S = 3600.0  # a speed this old is discarded, so that a peer that was too slow may retry
 
 
@@ -126,6 +130,9 @@ class Forecast:
         self.learner_s: float | None = None  # median of the seconds of it without waiting for a batch
         self._ended = (0, 0)
         self.caution = Caution()
+        self._environment_s = _Sorted(256, 16)  # from a question to the answer
+        self.turns = 1.0
+        """Generations that a rollout takes: a moving mean over episodes, 1 without any."""
 
     # ---------------------------------------------------------------- measurements
 
@@ -133,7 +140,8 @@ class Forecast:
         """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``.
 
         Args:
-            tokens: length of the completion, with the part that the peer was given to continue.
+            tokens: length of the completion, or of the turn of an episode, with the part of it that the peer was given
+                to continue.
         """
         self._length_tokens.add(float(tokens))
         if not attempt.load:
@@ -144,7 +152,8 @@ class Forecast:
         speed = self._speed(attempt.peer_id)
         if not speed.is_bound:
             self._spread.add(turnaround_s * speed.tokens_per_s / (attempt.load * self._usual_tokens))
-        given = sum(len(segment.token_ids) for segment in attempt.prefix or ())
+        prefix = attempt.prefix or ()
+        given = sum(len(segment.token_ids) for segment in prefix[turn_start(prefix) :])
         speed.add(max(1, tokens - given) * attempt.load / turnaround_s, now)
         self._turnaround_s.add(turnaround_s)
 
@@ -169,6 +178,14 @@ class Forecast:
     def scored(self, seconds: float) -> None:
         """Measure how many seconds after its receipt a rollout was scored."""
         self._scoring_s.add(seconds)
+
+    def environment_answered(self, seconds: float) -> None:
+        """Measure how many seconds an environment took to answer."""
+        self._environment_s.add(seconds)
+
+    def episode_ended(self, turns: int) -> None:
+        """Measure how many turns an episode took."""
+        self.turns += (turns - self.turns) * (_TURNS_WEIGHT if self.turns > 1.0 else 1.0)
 
     def version_came(self, version: Version, now: float) -> None:
         """Measure how old a version is when a peer that had an older one holds it."""
@@ -249,17 +266,31 @@ class Forecast:
         per_s = self.slots_per_s(peer_id, now)
         return load / per_s if per_s else self._turnaround_s.quantile(0.5)
 
-    def ready_in_s(self, peer_id: PeerId, load: int, slots: int, now: float, chance: float) -> float | None:
-        """Return the seconds until so many slots are scored, with this chance; None before enough is measured."""
+    def turns_left(self, episodes: Sequence[Episode]) -> float:
+        """Return the generations that the slowest of a group's episodes still takes; 1 if it has none."""
+        if not episodes:
+            return 1.0
+        return max(1.0, self.turns - min(len(one.turns) for one in episodes))
+
+    def ready_in_s(
+        self, peer_id: PeerId, load: int, slots: int, now: float, chance: float, turns: float = 1.0
+    ) -> float | None:
+        """Return the seconds until so many slots are scored, with this chance; None before enough is measured.
+
+        ``turns``: generations that each takes, one after the other, with an answer of its environment in between.
+        """
         typical_s = self.typical_s(peer_id, load, now)
         if typical_s is None or len(self._spread) < SPREAD_NEEDED:
             return None
         spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
-        return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
+        answers_s = turns * (self._environment_s.quantile(0.9) or 0.0)
+        return turns * typical_s * (spread or 1.0) + answers_s + (self._scoring_s.quantile(0.9) or 0.0)
 
-    def steps_until_ready(self, peer_id: PeerId, load: int, slots: int, now: float, chance: float) -> int:
+    def steps_until_ready(
+        self, peer_id: PeerId, load: int, slots: int, now: float, chance: float, turns: float = 1.0
+    ) -> int:
         """Return the batches that are formed before so many slots are scored, with this chance; 0 if not measured."""
-        ready_in_s = self.ready_in_s(peer_id, load, slots, now, chance)
+        ready_in_s = self.ready_in_s(peer_id, load, slots, now, chance, turns)
         return 0 if ready_in_s is None else self.steps_within(ready_in_s, now)
 
     def length_quantiles(self, count: int) -> tuple[float, ...]:
@@ -297,7 +328,8 @@ class Forecast:
         turnaround_s = self._turnaround_s.quantile(0.9 ** (1.0 / samples_per_group))
         if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < SPREAD_NEEDED:
             return None
-        return (turnaround_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
+        answers_s = self.turns * (self._environment_s.quantile(0.9) or 0.0)
+        return (self.turns * turnaround_s + answers_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
 
     def version_lag_steps(self) -> float | None:
         """Return how old versions usually are when a peer holds them, in learner steps; None if not measured."""

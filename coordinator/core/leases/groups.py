@@ -5,25 +5,26 @@ peer; each slot of a lease is an attempt. A slot has at most two live attempts (
 
     attempt: live ──► filled (stored, then scored) ──► trained or dropped with its group
               └────► closed with a reason; the slot is vacant again and issued before any new group
+
+A slot whose problem has an environment has an episode (coordinator/core/leases/episodes.py): each of its turns is an
+attempt, and only the last one fills the slot.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Container
 from dataclasses import dataclass, field
-from struct import Struct
 
 from blake3 import blake3
 
 from coordinator.core.events.events import Prompt
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
-from rollcast.wire.rollouts import Segment
+from coordinator.core.leases.attempts import Attempt, AttemptKey
+from coordinator.core.leases.episodes import Episode
+from rollcast.wire.ids import GroupId, PeerId, RolloutId, Version
 
 LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
-_SEED_OF = Struct("<QQQ")
-
-AttemptKey = tuple[LeaseId, int]  # lease and sample index: unique for ever
-Prefix = tuple[Segment, ...]  # segments that earlier attempts at a slot generated
+_SEED_OF = struct.Struct("<QQQ")
 
 
 def slot_seed(run_seed: int, group_id: GroupId, sample_index: int) -> int:
@@ -32,32 +33,10 @@ def slot_seed(run_seed: int, group_id: GroupId, sample_index: int) -> int:
     return int.from_bytes(blake3(text).digest(length=8), "little")
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One slot issued to one peer. Times are on the core's clock, in seconds.
-
-    ``load``: slots that its peer held then or generates at once, whichever is more; 0 if unknown, because the attempt
-    was issued before a restart. ``prefix``: the tokens that the peer was given to continue; None: unknown.
-    ``invite``: with which its peer joined; empty if unknown. ``on_trial``: its peer had delivered nothing before.
-    ``oldest_own_version``: with which the peer may generate; 0 if unknown, because it was issued before a restart.
-    """
-
-    lease_id: LeaseId
-    fencing_token: FencingToken
-    group_id: GroupId
-    sample_index: int
-    peer_id: PeerId
-    deadline: float
-    issued_at: float = 0.0
-    load: int = 0
-    prefix: Prefix | None = ()
-    invite: str = ""
-    on_trial: bool = False
-    oldest_own_version: Version = Version(0)  # noqa: RUF009
-    key: AttemptKey = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", (self.lease_id, self.sample_index))
+def environment_seed(run_seed: int, group_id: GroupId) -> int:
+    """Return the seed with which the environments of a group are reset, 63 bits; it is the same after a restart."""
+    text = b"rollcast/environment-seed/1" + struct.pack("<QQ", run_seed, group_id)
+    return int.from_bytes(blake3(text).digest(length=8), "little") >> 1
 
 
 @dataclass(slots=True)
@@ -81,10 +60,11 @@ class SlotState:
     last_token: int = 0  # fencing token of the newest attempt
     live: list[Attempt] = field(default_factory=list)
     filling: Filling | None = None
+    episode: Episode | None = None  # while it goes on, if the problem has an environment
 
     def open(self, lost: Container[AttemptKey]) -> bool:
         """Whether the slot needs an attempt: none is in flight, or only one of a peer that was away for too long."""
-        if self.filling is not None:
+        if self.filling is not None or (self.episode is not None and not self.episode.may_be_leased):
             return False
         return not self.live or (len(self.live) == 1 and self.live[0].key in lost)
 
@@ -104,6 +84,18 @@ class Group:
     def ready(self) -> bool:
         """Whether every slot is scored."""
         return self.scored == len(self.slots)
+
+    @property
+    def oldest_begun(self) -> Version | None:
+        """Oldest version of its rollouts so far and of the turns of its episodes; None without any."""
+        if not self.prompt.environment:
+            return self.oldest_version
+        begun = [one.oldest_version for one in self.episodes() if one.oldest_version is not None]
+        return min([*begun, *([] if self.oldest_version is None else [self.oldest_version])], default=None)
+
+    def episodes(self) -> list[Episode]:
+        """Return the episodes that go on, in order of their sample index."""
+        return [slot.episode for slot in self.slots if slot.episode is not None]
 
     def fillings(self) -> list[Filling]:
         """Return the rollouts so far, in order of their sample index."""
@@ -130,3 +122,6 @@ def validate_slot(slot: SlotState) -> None:
     assert tokens == sorted(set(tokens)), "I6: fencing tokens do not rise"
     assert not tokens or tokens[-1] <= slot.last_token, "I6: a live attempt is newer than the newest"
     assert not (slot.live and slot.filling is not None), "I6: a filled slot has live attempts"
+    assert not (slot.episode is not None and slot.filling is not None), "a filled slot has an episode"
+    pending = None if slot.episode is None else slot.episode.pending
+    assert not (slot.live and pending is not None), "I6: a slot has live attempts while its environment answers"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Set
 from typing import Generic, Protocol, TypeVar
 
 from coordinator.core.events.actions import Action, RevokeLeases
-from coordinator.core.leases.groups import AttemptKey
+from coordinator.core.leases.attempts import AttemptKey
 from rollcast.wire.ids import LeaseId, PeerId
 
 

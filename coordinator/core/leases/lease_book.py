@@ -7,15 +7,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from coordinator.core.events.events import Prompt
-from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup
+from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredTurn
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
+from coordinator.core.leases.episodes import Episode, Turn
 from coordinator.core.leases.groups import (
     LIVE_ATTEMPTS_MAX,
-    Attempt,
-    AttemptKey,
     Filling,
     Finished,
     Group,
-    Prefix,
     SlotState,
     slot_seed,
     validate_slot,
@@ -23,7 +22,7 @@ from coordinator.core.leases.groups import (
 from coordinator.core.leases.in_flight import InFlight
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from coordinator.core.leases.slot_shares import SlotShares
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.ids import EpisodeId, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
 
@@ -53,6 +52,7 @@ class LeaseBook(InFlight[Attempt]):
         self._open: list[GroupId] = []  # groups with an open slot, oldest first
         self._ready: list[GroupId] = []  # groups with every slot scored, oldest first
         self._filled: dict[AttemptKey, Filling] = {}
+        self._pending: dict[AttemptKey, Attempt] = {}  # made a turn that its environment has not answered
         self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
         self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict(
             ((one.lease_id, one.sample_index), Finished(one.peer_id, one.group_id, one.stored)) for one in finished
@@ -90,7 +90,10 @@ class LeaseBook(InFlight[Attempt]):
         lost = self._grace.lost
         if lost:
             return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
-        return [index for index, slot in enumerate(group.slots) if slot.filling is None and not slot.live]
+        vacant = (index for index, slot in enumerate(group.slots) if slot.filling is None and not slot.live)
+        if not group.prompt.environment:
+            return list(vacant)
+        return [index for index in vacant if group.slots[index].open(())]
 
     def ready_groups(self) -> list[Group]:
         """Return the groups with every slot scored, oldest first."""
@@ -104,6 +107,23 @@ class LeaseBook(InFlight[Attempt]):
     def filling_of(self, key: AttemptKey) -> Filling | None:
         """Return the rollout that this attempt became, while its group is open or ready."""
         return self._filled.get(key)
+
+    @property
+    def pending_count(self) -> int:
+        """Number of attempts that made a turn which its environment has not answered."""
+        return len(self._pending)
+
+    def pending(self, key: AttemptKey) -> Attempt | None:
+        """Return the attempt if it made a turn which its environment has not answered."""
+        return self._pending.get(key)
+
+    def group(self, group_id: GroupId) -> Group:
+        """Return an open or ready group.
+
+        Raises:
+            KeyError: there is none of this id.
+        """
+        return self._groups[group_id]
 
     def finished(self, key: AttemptKey) -> Finished | None:
         """Return what became of an attempt that is over; None if it is not over, or is not remembered any more."""
@@ -128,7 +148,8 @@ class LeaseBook(InFlight[Attempt]):
         if lease_id > self._ids_before:
             return False
         keys = [(lease_id, index) for index in range(self._samples_per_group)]
-        return not any(key in known for known in (self._live, self._filled, self._finished) for key in keys)
+        books = (self._live, self._filled, self._pending, self._finished)
+        return not any(key in known for known in books for key in keys)
 
     # ---------------------------------------------------------------- changes
 
@@ -142,8 +163,10 @@ class LeaseBook(InFlight[Attempt]):
         """
         for restored in groups:
             group = self._new_group(restored.group_id, restored.prompt)
+            for index, turns in restored.turns.items():
+                group.slots[index].episode = restored_episode(turns)
             for attempt in sorted(restored.live, key=lambda one: one.fencing_token):
-                self._make_live(group, _restored_attempt(restored.group_id, attempt, deadline))
+                self._restore_live(group, _restored_attempt(restored.group_id, attempt, deadline), restored)
             for rollout in restored.rollouts:
                 came_from = _restored_attempt(restored.group_id, rollout.attempt, deadline)
                 versions = (rollout.oldest_version, rollout.newest_version)
@@ -153,6 +176,16 @@ class LeaseBook(InFlight[Attempt]):
             self._index(group)
         for peer_id, held in self._live_by_peer.items():
             self._grace.left(peer_id, held, lost_at)
+
+    def _restore_live(self, group: Group, attempt: Attempt, restored: RestoredGroup) -> None:
+        """Take over an open attempt: it is in flight, or its turn was stored and its environment has to answer."""
+        index = attempt.sample_index
+        turns, episode = restored.turns.get(index, ()), group.slots[index].episode
+        if episode is None or (turns[-1].lease_id, index) != attempt.key:
+            self._make_live(group, attempt)
+            return
+        episode.pending = self._pending[attempt.key] = attempt
+        self.shares.add(attempt, live=False)
 
     def left(self, peer_id: PeerId, lost_at: float) -> None:
         """Keep the attempts of a peer that disconnected; their slots open at ``lost_at`` unless it reconnects."""
@@ -255,6 +288,53 @@ class LeaseBook(InFlight[Attempt]):
         self._remember(attempt, stored=False)
         self._index(group)
 
+    def take_turn(self, attempt: Attempt, episode: Episode) -> list[Attempt]:
+        """End a live attempt that made a turn of its slot's episode, which its environment has to answer.
+
+        Returns the other live attempts at the slot, which came too late.
+        """
+        group = self._groups[attempt.group_id]
+        self._end_live(attempt)
+        live = group.slots[attempt.sample_index].live
+        live.remove(attempt)
+        episode.pending = self._pending[attempt.key] = attempt
+        self.shares.add(attempt, live=False)
+        self._index(group)
+        return list(live)
+
+    def end_turn(self, episode: Episode) -> Attempt:
+        """End the pending attempt of an episode, which goes on, begins anew, or ends with its group.
+
+        Raises:
+            ValueError: there is none.
+        """
+        attempt, episode.pending = episode.pending, None
+        if attempt is None:
+            raise ValueError(f"episode {episode.episode} has no turn that waits for an answer")
+        del self._pending[attempt.key]
+        self.shares.remove(attempt, live=False)
+        self._remember(attempt, stored=True)
+        return attempt
+
+    def fill_pending(self, episode: Episode, rollout_id: RolloutId, oldest: Version, newest: Version) -> Attempt:
+        """Fill the slot of an episode that has ended with its rollout; return the attempt that made its last turn."""
+        attempt = self.end_turn(episode)
+        self._finished.pop(attempt.key, None)
+        group = self._groups[attempt.group_id]
+        group.slots[attempt.sample_index].episode = None
+        self._set_filling(group, Filling(rollout_id, attempt, oldest, newest))
+        self._index(group)
+        return attempt
+
+    def set_episode(self, group: Group, index: int, episode: Episode | None) -> None:
+        """Give an empty slot its episode, or take it away; it must have no pending attempt."""
+        group.slots[index].episode = episode
+        self._index(group)
+
+    def episode_changed(self, group: Group) -> None:
+        """Look again whether the slots of a group may be leased, after the stage of an episode changed."""
+        self._index(group)
+
     def fill(
         self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version, newest_version: Version
     ) -> list[Attempt]:
@@ -346,8 +426,8 @@ class LeaseBook(InFlight[Attempt]):
         Raises:
             ValueError: it still has live attempts.
         """
-        if group.live():
-            raise ValueError(f"group {group.group_id} still has live attempts")
+        if group.live() or group.episodes():
+            raise ValueError(f"group {group.group_id} still has live attempts, or episodes")
         for filling in group.fillings():
             del self._filled[filling.attempt.key]
             del self._slot_of_rollout[filling.rollout_id]
@@ -396,7 +476,10 @@ class LeaseBook(InFlight[Attempt]):
         fillings = [filling for group in self for filling in group.fillings()]
         assert {filling.attempt.key for filling in fillings} == self._filled.keys(), "filled slots"
         assert {filling.rollout_id for filling in fillings} == self._slot_of_rollout.keys(), "rollouts"
-        self.shares.validate(self._live.values(), (filling.attempt for filling in fillings))
+        pending = {one.pending.key: one.pending for group in self for one in group.episodes() if one.pending}
+        assert pending == self._pending, "pending turns"
+        made = [*(filling.attempt for filling in fillings), *pending.values()]
+        self.shares.validate(self._live.values(), made)
         assert self.unscored == sum(not filling.scored for filling in fillings), "unscored rollouts"
         assert len(self._finished) <= self._finished_kept, "finished attempts are not bounded"
         for group in self:
@@ -414,6 +497,13 @@ def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: fl
         *(restored.lease_id, restored.fencing_token, group_id, restored.sample_index, restored.peer_id, deadline),
         prefix=None,
     )
+
+
+def restored_episode(turns: Sequence[RestoredTurn]) -> Episode:
+    """Return an episode with its recorded turns, whose environment has to be opened again."""
+    episode = Episode(EpisodeId(0), last_peer=turns[-1].peer_id if turns else None)
+    episode.turns = [Turn(one.observation, one.generated, one.body) for one in turns]
+    return episode
 
 
 def _contains(ordered: list[GroupId], group_id: GroupId) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from coordinator.core.leases.groups import Attempt, AttemptKey, Prefix
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from rollcast.wire.ids import Epoch, GroupId, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment
@@ -181,7 +181,9 @@ class Partials:
         for index in indices:
             known = [progress.whole for progress in self.slots.get((group_id, index), {}).values()]
             useful = [
-                prefix for prefix in known if all(one.epoch == epoch and one.version >= oldest_useful for one in prefix)
+                prefix
+                for prefix in known
+                if all(one.epoch == epoch and one.version >= oldest_useful for one in prefix if one.is_generated)
             ]
             if useful:
                 found[index] = max(useful, key=tokens_of)

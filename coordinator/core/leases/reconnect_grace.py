@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from coordinator.core.leases.groups import AttemptKey
+from coordinator.core.leases.attempts import AttemptKey
 from rollcast.wire.ids import PeerId
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
 
-from coordinator.core.leases.groups import Attempt
+from coordinator.core.leases.attempts import Attempt
 from rollcast.wire.ids import PeerId
 
 KeyT = TypeVar("KeyT")

@@ -10,7 +10,7 @@ from typing import Literal
 
 from capacity.model.workers import Pin
 from coordinator.core.events.events import PeerFacts, PeerJoined
-from coordinator.core.leases.groups import Attempt
+from coordinator.core.leases.attempts import Attempt
 from coordinator.core.members.allowances import Allowances, Earned
 from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version

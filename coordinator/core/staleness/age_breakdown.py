@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, RecordBatch, StoreRollout
+from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, RecordBatch, StoreEpisode, StoreRollout
 from coordinator.core.events.events import (
     BatchRequested,
     Event,
@@ -39,7 +39,7 @@ _VERSIONS_KEPT = 64  # beyond any sensible S: rollouts of older ones are counted
 _HOLDERS_KEPT = 16384  # peers remembered for one version
 
 _Key = tuple[LeaseId, int]
-_WATCHED = frozenset({RecordAttempt, StoreRollout, CloseAttempt, RecordBatch})
+_WATCHED = frozenset({RecordAttempt, StoreRollout, StoreEpisode, CloseAttempt, RecordBatch})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,9 @@ class AgeBreakdown:
                     self._issued[(action.lease_id, action.sample_index)] = now
                 case StoreRollout() if isinstance(event, RolloutReceived):
                     self._received(action.rollout_id, action.rollout, now)
+                case StoreEpisode():
+                    self._received(action.rollout_id, action.rollout, now)
+                    self._made[action.rollout_id].scored_at = now  # by its environment
                 case CloseAttempt():
                     self._discard((action.lease_id, action.sample_index))
                 case RecordBatch():
@@ -187,7 +190,8 @@ class AgeBreakdown:
         key = (rollout.lease_id, rollout.sample_index)
         issued_at = self._issued.pop(key, None)
         begun_at = None if issued_at is None else max(issued_at, now - max(0.0, rollout.generate_s))
-        oldest = min(rollout.segments, key=lambda segment: segment.version)
+        generated = (segment for segment in rollout.segments if segment.is_generated)
+        oldest = min(generated, key=lambda segment: segment.version)
         self._keep(key, rollout_id, _Made(oldest.version, oldest.peer_id, begun_at, now))
 
     def _keep(self, key: _Key, rollout_id: RolloutId, made: _Made) -> None:

@@ -49,7 +49,7 @@ class EpochBook:
 
     def is_any_orphan(self, segments: Iterable[Segment]) -> bool:
         """Whether any of these segments was generated with an orphan."""
-        return bool(self.opened) and any(self.is_orphan(one.version) for one in segments)
+        return bool(self.opened) and any(self.is_orphan(one.version) for one in segments if one.is_generated)
 
     def valid(self, epoch: Epoch, version: Version) -> bool:
         """Whether such a version may exist and count: its number is one of that epoch, and no orphan."""

@@ -208,7 +208,7 @@ class SglangGeneration:
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests (see Generation.add)."""
         check_requests(requests)
-        stops = [stop_strings(item.sampling, self._engine._decode) for item in requests]
+        stops = [stop_strings(item.sampling, self._engine._decode, item.earlier_turns) for item in requests]
         for item, stop in zip(requests, stops, strict=True):
             self._waiting.append(_Row(self._count, item, stop, list(item.already_generated)))
             self._count += 1

@@ -117,7 +117,7 @@ class VllmGeneration:
         """Queue requests (see Generation.add)."""
         check_requests(requests)
         decode = None if self._engine.work is None else self._engine.work.decode
-        stops = [stop_strings(item.sampling, decode) for item in requests]
+        stops = [stop_strings(item.sampling, decode, item.earlier_turns) for item in requests]
         for item, stop in zip(requests, stops, strict=True):
             self._rows[self._asked] = Row(self._asked, item, stop, list(item.already_generated))
             self._asked += 1

@@ -28,12 +28,17 @@ _REFILL_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A completion to generate. ``already_generated``: its first tokens, generated earlier, perhaps by another peer."""
+    """A completion to generate.
+
+    ``already_generated``: its first tokens, generated earlier, perhaps by another peer. ``earlier_turns``
+    of them belong to earlier turns of an episode, in which no stop string is sought.
+    """
 
     prompt_token_ids: tuple[int, ...]
     seed: int  # unsigned, 64 bits
     already_generated: tuple[int, ...] = ()
     sampling: Sampling | None = None  # None: the sampling parameters of the generation
+    earlier_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,7 @@ class Generation:
         for item in new:
             self._sampler.check(item.request, item.sampling)
             self._pool.require(self._tokens_max(item))
-            item.stop = stop_strings(item.sampling, self._decode)
+            item.stop = stop_strings(item.sampling, self._decode, item.request.earlier_turns)
         self._asked += len(new)
         self._waiting += new
 

@@ -7,16 +7,19 @@ that was acknowledged to a peer or served to the learner, then sets its books to
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events import actions as act
 from coordinator.core.events import events as ev
+from coordinator.core.events.episode_events import OpenEpisode
 from coordinator.core.events.operator_events import PeerEnabled
 from coordinator.core.events.restored import Restored
+from coordinator.core.leases.drop_counts import NEXT_TURN, RolloutAccounts
 from rollcast.sim.engine import STOP_TOKEN, tokens_of
+from rollcast.sim.judge.episodes import EpisodeBooks
 from rollcast.sim.judge.verdicts import Verdicts
 from rollcast.sim.settings import FleetSettings
 from rollcast.wire.ids import PeerId
@@ -39,6 +42,7 @@ class Issued:
     oldest_version: int = 0  # with which its peer may generate; 0 after a restart
     rollout_id: int | None = None  # set once its rollout is being stored
     durable: bool = False
+    made_turn: bool = False  # of an episode: nothing of it is in flight any more
 
 
 @dataclass(slots=True)
@@ -75,6 +79,7 @@ class LedgerJudge:
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
         self._deadlines: deque[tuple[float, Key]] = deque()  # deadlines of attempts, soonest first
         self._generated_with: dict[str, int] = {}  # by peer: the newest version of its rollouts
+        self._episodes = EpisodeBooks(settings)
         self._expired: Counter[str] = Counter()  # by peer: leases' slots since it delivered something
         self._now = 0.0
         self._of_action: dict[type, Callable[[Any], None]] = {
@@ -83,6 +88,11 @@ class LedgerJudge:
             act.SendLeases: self._leases,
             act.CloseAttempt: self._close,
             act.StoreRollout: self._store,
+            act.StoreTurn: self._turn,
+            act.StoreEpisode: self._episode,
+            act.DropTurns: lambda action: self._episodes.drop((action.group_id, action.sample_index)),
+            act.CloseGroup: lambda action: self._episodes.drop_group(action.group_id),
+            OpenEpisode: lambda action: self._wrong_episode("episode", self._episodes.opened(action)),
             act.AnswerUpload: self._answer,
             act.RecordBatch: self._batch,
             act.ServeBatch: self._serve,
@@ -93,6 +103,7 @@ class LedgerJudge:
             ev.RolloutStored: self._stored,
             ev.RolloutScored: self._was_scored,
             ev.ScoringFailed: self._failed,
+            ev.TurnStored: lambda event: self._episodes.durable((event.lease_id, event.sample_index)),
             ev.BatchRecorded: self._batch_recorded,
             ev.VersionAnnounced: self._announced,
             PeerEnabled: self._enabled,
@@ -115,9 +126,11 @@ class LedgerJudge:
             if key in old.attempts:
                 self._blame("I1", f"the acknowledged rollout of lease {key[0]}, sample {key[1]} is lost", key[0])
         books.acknowledged = old.acknowledged & here
+        for lost in self._episodes.restarted(restored):
+            self._blame("I1", lost)
         if restored.recorded_batches < self.served:
             self._blame("I1", f"{restored.recorded_batches} batches are recorded, {self.served} were served")
-        still_open = restored.issued - restored.trained - sum(restored.dropped.values())
+        still_open = restored.issued - restored.trained - restored.turns - sum(restored.dropped.values())
         if still_open != len(books.attempts):
             self._blame("I11", f"{len(books.attempts)} attempts were restored, {still_open} by the counts")
         for rollout_id, (key, _, oldest) in books.rollouts.items():
@@ -131,7 +144,7 @@ class LedgerJudge:
         self._orphaned = [_orphans(opened) for opened in restored.epochs]
         self.recorded = restored.recorded_batches
         deadline = now + self._settings.lease_deadline_s  # a restart gives live attempts a full period
-        self._deadlines = deque((deadline, key) for key, one in books.attempts.items() if one.rollout_id is None)
+        self._deadlines = deque((deadline, key) for key, one in books.attempts.items() if _is_live(one))
         self._scored = {one.rollout_id for group in restored.groups for one in group.rollouts if one.scored}
         self._unscored.clear()
         self._verdicts.checks += 4
@@ -163,16 +176,16 @@ class LedgerJudge:
             if count > most:
                 self._verdicts.blame("I8", f"the coordinator keeps {count} {what}, the bound is {most}", now)
 
-    def counted(self, issued: int, accepted: int, trained: int, dropped: Mapping[str, int], now: float) -> None:
-        """Check I11: the core's accounts match the judge's, and issued = trained + dropped + open."""
+    def counted(self, accounts: RolloutAccounts, now: float) -> None:
+        """Check I11: the core's accounts match the judge's, and issued = trained + turns + dropped + open."""
         self._now = now
-        books = self.books
-        mine = (books.counts["issued"], books.counts["accepted"], books.counts["trained"], books.dropped)
-        theirs = (issued, accepted, trained, Counter(dropped))
+        books, dropped = self.books, accounts.dropped
+        mine = (*(books.counts[one] for one in ("issued", "accepted", "trained", "turns")), books.dropped)
+        theirs = (accounts.issued, accounts.accepted, accounts.trained, accounts.turns, Counter(dropped))
         if mine != theirs:
             self._blame("I11", f"the core counts {theirs}, {mine} by its actions")
-        if issued != trained + sum(dropped.values()) + len(books.attempts):
-            self._blame("I11", f"{issued} issued, {trained} trained, {dropped} dropped, {len(books.attempts)} open")
+        if accounts.issued != accounts.trained + accounts.turns + sum(dropped.values()) + len(books.attempts):
+            self._blame("I11", f"{theirs} do not add up with {len(books.attempts)} open")
 
     def _overdue(self) -> None:
         """Check that no attempt is live after its deadline; called after a tick, which expires leases."""
@@ -180,7 +193,7 @@ class LedgerJudge:
             deadline, key = self._deadlines.popleft()
             issued = self.books.attempts.get(key)
             self._verdicts.checks += 1
-            if issued is not None and issued.rollout_id is None:
+            if issued is not None and _is_live(issued):
                 what = f"lease {key[0]} of {issued.peer_id} is live {self._now - deadline:.1f} s after its deadline"
                 self._blame("deadline", what, key[0])
 
@@ -189,6 +202,8 @@ class LedgerJudge:
     def _stored(self, event: ev.RolloutStored) -> None:
         found = self.books.rollouts.get(event.rollout_id)
         self.books.counts["accepted"] += 1
+        if self._episodes.ended(event.rollout_id):  # its score is stored with it
+            self._scored.add(event.rollout_id)
         if found is not None and found[0] in self.books.attempts:
             self.books.attempts[found[0]].durable = True
 
@@ -272,12 +287,17 @@ class LedgerJudge:
         if issued is None:
             self._blame("I11", f"sample {key[1]} of lease {key[0]} is dropped twice or unknown", action.lease_id)
             return
-        books.dropped[action.reason] += 1
+        if action.reason == NEXT_TURN:
+            books.counts["turns"] += 1
+            if not issued.made_turn:
+                self._blame("I11", f"lease {key[0]} is counted as a turn and made none", key[0])
+        else:
+            books.dropped[action.reason] += 1
         if action.reason == "lease_expired":
             self._lost(issued.peer_id)
-        if issued.rollout_id is None:
+        if _is_live(issued):
             books.live[issued.slot].remove(key)
-        else:
+        elif issued.rollout_id is not None:
             books.filled.pop(issued.slot, None)
             self._unscored.discard(issued.rollout_id)
             if issued.durable:
@@ -327,6 +347,44 @@ class LedgerJudge:
         books.rollouts[action.rollout_id] = (key, rollout, rollout.oldest_version)
         self._verdicts.trace.add(self._now, "stored", key[0], issued.slot, action.rollout_id, rollout.oldest_version)
 
+    def _turn(self, action: act.StoreTurn) -> None:
+        books, rollout = self.books, action.rollout
+        key = (rollout.lease_id, rollout.sample_index)
+        issued = books.attempts.get(key)
+        if issued is None or not _is_live(issued):
+            self._blame("I6", f"the turn stored for lease {key[0]} belongs to no live attempt", key[0])
+            return
+        if issued.token != rollout.fencing_token or issued.peer_id != action.peer_id or issued.slot in books.filled:
+            self._blame("I6", f"a turn of lease {key[0]} is another peer's, another token's, or too late", key[0])
+        issued.made_turn = True
+        self._expired.pop(action.peer_id, None)
+        books.live[issued.slot].remove(key)
+        self._wrong_episode("I6", self._episodes.take(action))
+        if any(segment.role != "assistant" for segment in rollout.segments):
+            self._blame("I7", f"lease {key[0]}: a peer's turn has what an environment said", key[0])
+        self._verdicts.trace.add(self._now, "turn", key[0], issued.slot, action.turn)
+
+    def _episode(self, action: act.StoreEpisode) -> None:
+        books, rollout = self.books, action.rollout
+        key = (rollout.lease_id, rollout.sample_index)
+        issued = books.attempts.get(key)
+        if issued is None or not issued.made_turn or issued.rollout_id is not None:
+            self._blame("I6", f"the episode stored for lease {key[0]} has no turn that waits for its end", key[0])
+            return
+        if issued.slot in books.filled:
+            self._blame("I6", f"the slot {issued.slot} is filled twice", issued.slot)
+        self._last_rollout = max(self._last_rollout, action.rollout_id)
+        self._wrong_episode("episode", self._episodes.end(action, issued.slot, issued.seed))
+        oldest = min(segment.version for segment in rollout.segments if segment.role == "assistant")
+        issued.rollout_id = action.rollout_id
+        books.filled[issued.slot] = key
+        books.rollouts[action.rollout_id] = (key, rollout, oldest)
+        self._verdicts.trace.add(self._now, "episode", key[0], issued.slot, action.rollout_id, action.reward)
+
+    def _wrong_episode(self, rule: str, problem: str) -> None:
+        if problem:
+            self._blame(rule, problem)
+
     def _problem(self, peer_id: PeerId, rollout: Rollout, seed: int) -> str:
         """Return why a submission must be rejected, by rules independent of the coordinator's; empty if it is valid."""
         tokens = rollout.completion_token_ids
@@ -354,7 +412,9 @@ class LedgerJudge:
             return
         key = (action.lease_id, action.sample_index)
         issued = self.books.attempts.get(key)
-        if issued is not None:
+        if issued is not None and issued.made_turn:
+            self._wrong_episode("I1", self._episodes.acknowledge(key))
+        elif issued is not None:
             if not issued.durable:
                 self._blame("I1", f"lease {key[0]}, sample {key[1]} is acknowledged before it is stored", key[0])
             self.books.acknowledged.add(key)
@@ -387,6 +447,7 @@ class LedgerJudge:
             segment.epoch <= epoch and segment.version > common
             for epoch, common in self._orphaned
             for segment in rollout.segments
+            if segment.role == "assistant"
         )
 
     def _serve(self, action: act.ServeBatch) -> None:
@@ -426,15 +487,24 @@ def _epoch_of(version: int, restored: Restored) -> int:
     return max((opened.epoch for opened in restored.epochs if opened.step_to <= version), default=0)
 
 
+def _is_live(issued: Issued) -> bool:
+    return issued.rollout_id is None and not issued.made_turn
+
+
 def _books_of(restored: Restored) -> Books:
     books = Books(dropped=Counter(restored.dropped))
-    books.counts.update(issued=restored.issued, accepted=restored.accepted, trained=restored.trained)
+    books.counts.update(
+        issued=restored.issued, accepted=restored.accepted, trained=restored.trained, turns=restored.turns
+    )
     for group in restored.groups:
         for attempt in group.live:
             slot = (group.group_id, attempt.sample_index)
             key = (attempt.lease_id, attempt.sample_index)
-            books.attempts[key] = Issued(slot, attempt.fencing_token, attempt.peer_id, -1)
-            books.live.setdefault(slot, []).append(key)
+            turns = group.turns.get(attempt.sample_index, ())
+            made_turn = bool(turns) and turns[-1].lease_id == attempt.lease_id
+            books.attempts[key] = Issued(slot, attempt.fencing_token, attempt.peer_id, -1, made_turn=made_turn)
+            if not made_turn:
+                books.live.setdefault(slot, []).append(key)
         for rollout in group.rollouts:
             attempt = rollout.attempt
             slot, key = (group.group_id, attempt.sample_index), (attempt.lease_id, attempt.sample_index)

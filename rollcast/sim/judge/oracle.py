@@ -88,8 +88,7 @@ class Oracle:
 
     def coordinator_counts(self, core: CoordinatorCore, now: float) -> None:
         """Compare the core's accounts with the judge's own; more expensive than the other checks."""
-        accounts = core._state.accounts
-        self.ledger.counted(accounts.issued, accounts.accepted, accounts.trained, accounts.dropped, now)
+        self.ledger.counted(core._state.accounts, now)
         self.ledger.bounded(core, now)
         self._verdicts.checks += 6
 

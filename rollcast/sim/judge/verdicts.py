@@ -10,7 +10,7 @@ _KEPT = 20  # the first violations explain the rest, and a broken invariant is o
 
 #: What each rule promises: the invariants I1 to I12, and the rules without a number.
 RULES = {
-    "I1": "every acknowledged rollout is stored after any crash",
+    "I1": "every acknowledged rollout, and every acknowledged turn of an episode, is stored after any crash",
     "I2": "a rollout enters at most one learner step, across restores",
     "I3": "at batch formation step - oldest segment's version <= S, and no segment is of an orphaned version",
     "I4": "active bytes hash to the signed manifest",
@@ -20,13 +20,14 @@ RULES = {
     "I8": "memory and disk of each process are bounded",
     "I9": "no honest peer is penalised or quarantined, and one that is quarantined stays so across restarts",
     "I10": "after faults end, steps resume within 30 s, or within the time of a step that starts without rollouts",
-    "I11": "issued = trained + dropped for a counted reason + open",
+    "I11": "issued = trained + dropped for a counted reason + turns before the last + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",
     "deadline": "no attempt without a rollout stays live after the deadline of its lease",
     "unscored": "no rollout is trained whose last verdict is a failure of the verifier",
     "starve": "a peer that delivers nothing gets ever less work: what it lets expire in a row is a few batches at most",
     "version": "no peer answers a lease with an older version than one with which it had answered before the lease",
     "evaluation": "each evaluation ends, its samples are what was leased, and none of them is trained on",
+    "episode": "an episode is its turns and what its environment says to them; nothing of the latter is trained on",
     "activation": "no peer that is switched off, drained or banned gets work",
     "own": "a core's own assertions hold, and the store refuses no change",
 }

@@ -19,8 +19,9 @@ from coordinator.core.events.actions import (
 from coordinator.core.events.events import RolloutScored
 from coordinator.core.events.restored import Restored
 from coordinator.core.leases import batches, lease_book
+from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.evaluation_book import EvaluationBook
-from coordinator.core.leases.groups import Attempt, Finished, SlotState
+from coordinator.core.leases.groups import Finished, SlotState
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.members.allowances import Allowances, Earned
@@ -219,7 +220,6 @@ _EVALUATING = {
     "evaluation_share": 1.0,
     "evaluation_deadline_s": 5.0,
 }
-
 
 MUTANTS = (
     Mutant(

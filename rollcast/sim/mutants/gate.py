@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollcast.sim.mutants import coordinator, processes
+from rollcast.sim.mutants import coordinator, episodes, processes
 from rollcast.sim.mutants.planting import Mutant, planted
 from rollcast.sim.simulation import simulate_standard
 
-MUTANTS: tuple[Mutant, ...] = coordinator.MUTANTS + processes.MUTANTS
+MUTANTS: tuple[Mutant, ...] = coordinator.MUTANTS + episodes.MUTANTS + processes.MUTANTS
 SEEDS_MAX = 400
 
 

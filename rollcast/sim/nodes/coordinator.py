@@ -14,6 +14,7 @@ from coordinator.core.core import CoordinatorCore
 from coordinator.core.events import actions as act
 from coordinator.core.events import evaluation_events as evaluations
 from coordinator.core.events import events as ev
+from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode, StepEpisode
 from coordinator.core.events.operator_events import Order
 from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.members import standby
@@ -22,10 +23,12 @@ from coordinator.recovery import resume
 from coordinator.tasks.checks.task import Score
 from learner.publishing.epochs import EpochStart
 from rollcast.runtime.errors import StoreError
+from rollcast.sim import environment
 from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.kernel.process import Script
 from rollcast.sim.kernel.rpc import Failed, Reply, Server
 from rollcast.sim.kernel.sessions import Session
+from rollcast.sim.nodes.environments import Environments
 from rollcast.sim.nodes.verifiers import Verifiers
 from rollcast.sim.run_settings import core_settings
 from rollcast.sim.store.store import MemoryStore, answer_of, run_now
@@ -79,6 +82,7 @@ class CoordinatorNode(Server):
         self._batches: dict[Step, list[Reply]] = {}
         self._epochs: dict[int, Reply] = {}
         self.verifiers = Verifiers(ground.settings, self, ground.chance.of("verifiers"))
+        self.environments = Environments(ground.settings, self, ground.chance.of("environments"))
         self._prompts = 0
         self._orders = Orders()
         self._standby: dict[PeerId, tuple[str, bool]] = {}  # the standby set as last persisted
@@ -123,6 +127,7 @@ class CoordinatorNode(Server):
         self._batches.clear()
         self._epochs.clear()
         self.verifiers.clear()
+        self.environments.clear()
         sessions, self.sessions = self.sessions, {}
         for session in sessions.values():
             session.dismiss("connection reset")
@@ -307,6 +312,15 @@ class CoordinatorNode(Server):
                 self._kept(store.record_attempt(action))
             case act.StoreRollout():
                 self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
+            case act.StoreTurn():
+                stored = ev.TurnStored(action.rollout.lease_id, action.rollout.sample_index)
+                self._kept(store.store_turn(action), stored)
+            case act.DropTurns():
+                self._kept(store.drop_turns(action))
+            case act.StoreEpisode():
+                self._kept(store.store_episode(action, exact=False), ev.RolloutStored(action.rollout_id))
+            case OpenEpisode() | StepEpisode() | CloseEpisode():
+                self.environments.carry_out(action, self.apply)
             case act.AnswerUpload():
                 self._answer_upload(action)
             case act.ScoreRollout():
@@ -405,7 +419,11 @@ class CoordinatorNode(Server):
     def _supply(self, count: int) -> None:
         first, self._prompts = self._prompts, self._prompts + count
         numbers = range(first, first + count)
-        self.apply(ev.PromptsSupplied(tuple(ev.Prompt(f"p{one}", (2, 3), str(one + 1)) for one in numbers)))
+        self.apply(ev.PromptsSupplied(tuple(map(self._prompt, numbers))))
+
+    def _prompt(self, number: int) -> ev.Prompt:
+        has_environment = self.ground.settings.turns_most > 0 and number % 2 == 0
+        return ev.Prompt(f"p{number}", (2, 3), str(number + 1), environment.NAME if has_environment else "")
 
     def _answer_upload(self, action: act.AnswerUpload) -> None:
         upload = self._uploads.pop(action.upload_id)

@@ -13,13 +13,16 @@ from typing import Any, Generic, TypeVar, cast
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    DropTurns,
     Note,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
     RecordGroup,
     RecordQuarantine,
+    StoreEpisode,
     StoreRollout,
+    StoreTurn,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
 from coordinator.ledger.sql_invites import StoredInvite
@@ -190,6 +193,17 @@ class MemoryStore:
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
         return self.submit(self.tables.store_rollouts, actions)
+
+    def store_turn(self, action: StoreTurn) -> asyncio.Future[None]:
+        return self.submit(self.tables.store_turn, action)
+
+    def drop_turns(self, action: DropTurns) -> asyncio.Future[None]:
+        return self.submit(self.tables.drop_turns, action)
+
+    def store_episode(
+        self, action: StoreEpisode, *, exact: bool, problem: ProblemReward | None = None
+    ) -> asyncio.Future[None]:
+        return self.submit(self.tables.store_episode, action, exact, problem)
 
     def record_score(
         self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None

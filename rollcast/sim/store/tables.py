@@ -9,22 +9,32 @@ from dataclasses import dataclass, field, replace
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    DropTurns,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
     RecordGroup,
     RecordQuarantine,
+    StoreEpisode,
     StoreRollout,
+    StoreTurn,
 )
 from coordinator.core.events.events import Prompt
-from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.core.events.restored import (
+    RestoredAttempt,
+    RestoredFinished,
+    RestoredGroup,
+    RestoredRollout,
+    RestoredTurn,
+)
+from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollouts import body_of, rollout_to_pb
 
 Key = tuple[int, int]  # lease and sample index
 
@@ -44,6 +54,7 @@ class Group:
     over: bool = False
     attempts: dict[Key, Attempt] = field(default_factory=dict)
     by_slot: dict[int, list[Attempt]] = field(default_factory=dict)
+    turns: dict[int, list[StoreTurn]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,7 +108,7 @@ class Tables:
     def record_group(self, action: RecordGroup, problem_json: str) -> None:
         if action.group_id in self._groups:
             raise _contradicted(f"group {action.group_id} exists already")
-        prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position)
+        prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position, action.environment)
         self._groups[action.group_id] = Group(prompt, problem_json)
         self._last_group = max(self._last_group, action.group_id)
         if action.group_id == self._last_group:
@@ -150,6 +161,26 @@ class Tables:
         for action in actions:
             self._store(action)
 
+    def store_turn(self, action: StoreTurn) -> None:
+        rollout = action.rollout
+        found = self._attempts.get((rollout.lease_id, rollout.sample_index))
+        group = self._groups.get(rollout.group_id)
+        if group is None or found is None or found[1].state != "open":
+            raise _contradicted(f"the attempt of a turn of group {rollout.group_id} is not open")
+        turns = group.turns.setdefault(rollout.sample_index, [])
+        if action.turn != len(turns):
+            raise _contradicted(f"turn {action.turn} of group {rollout.group_id} is not the next one")
+        turns.append(action)
+
+    def drop_turns(self, action: DropTurns) -> None:
+        group = self._groups.get(action.group_id)
+        if group is not None:
+            group.turns.pop(action.sample_index, None)
+
+    def store_episode(self, action: StoreEpisode, exact: bool, problem: ProblemReward | None) -> None:
+        self.store_rollouts([StoreRollout(action.rollout_id, action.peer_id, action.rollout)])
+        self.record_score(action.rollout_id, Score(action.reward, exact), problem)
+
     def record_score(self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None) -> None:
         stored = self._rollouts.get(rollout_id)
         if stored is None or stored.reward is not None:
@@ -171,6 +202,7 @@ class Tables:
     def finished_attempts(self, count: int) -> list[RestoredFinished]:
         over = [(key, one) for key, one in sorted(self._attempts.items()) if one[1].state in ("trained", "dropped")]
         accepted = {stored.key for stored in self._rollouts.values()}
+        accepted |= {key for key, (_, attempt) in over if attempt.closed == NEXT_TURN}
         return [
             RestoredFinished(action.lease_id, action.sample_index, action.peer_id, group_id, key in accepted)
             for key, (group_id, attempt) in over[-count:]
@@ -314,6 +346,7 @@ class Tables:
         for rival in self._rivals(found):
             if rival.state == "open":
                 self._drop(rival, "late_duplicate")
+        self._groups[group_id].turns.pop(action.rollout.sample_index, None)
         self._rollouts[action.rollout_id] = Stored(action, group_id)
         self._last_rollout = max(self._last_rollout, action.rollout_id)
         self._accepted += 1
@@ -326,6 +359,7 @@ class Tables:
         if any(one.state in ("open", "filled") for one in group.attempts.values()):
             raise _contradicted(f"a part of group {group_id} is still open")
         group.over = True
+        group.turns.clear()
         self._over.append((Step(self._recorded), group_id))
 
     def _forget(self) -> None:
@@ -359,12 +393,13 @@ class Tables:
             elif attempt.state == "filled" and attempt.rollout_id is not None:
                 stored = self._rollouts[attempt.rollout_id]
                 tokens = stored.action.rollout.completion_token_ids if stored.reward is None else ()
-                versions = [segment.version for segment in stored.action.rollout.segments]
-                made_with, scored = (min(versions), max(versions)), stored.reward is not None
+                rollout = stored.action.rollout
+                made_with, scored = (rollout.oldest_version, rollout.newest_version), stored.reward is not None
                 rollouts.append(
                     RestoredRollout(attempt.rollout_id, restored, *made_with, scored, tokens, stored.reward or 0.0)
                 )
-        return RestoredGroup(group_id, group.prompt, tuple(live), tuple(rollouts))
+        turns = {index: tuple(map(_restored_turn, stored)) for index, stored in group.turns.items()}
+        return RestoredGroup(group_id, group.prompt, tuple(live), tuple(rollouts), turns)
 
     def _scored(self, rollout_id: RolloutId) -> bool:
         return self._rollouts[rollout_id].reward is not None
@@ -378,6 +413,11 @@ class Tables:
         body = rollout_to_pb(stored.action.rollout)
         seed = self._attempts[stored.key][1].action.seed
         return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact, seed)
+
+
+def _restored_turn(stored: StoreTurn) -> RestoredTurn:
+    rollout = stored.rollout
+    return RestoredTurn(*(rollout.lease_id, stored.peer_id, stored.observation, rollout.segments), body_of(rollout))
 
 
 def _contradicted(cause: str) -> StoreError:

@@ -212,7 +212,7 @@ class Lease(_message.Message):
     def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ..., kind: _Optional[_Union[LeaseKind, str]] = ..., oldest_own_version: _Optional[int] = ...) -> None: ...
 
 class Rollout(_message.Message):
-    __slots__ = ("lease_id", "fencing_token", "group_id", "sample_index", "segments", "finish_reason", "generate_s")
+    __slots__ = ("lease_id", "fencing_token", "group_id", "sample_index", "segments", "finish_reason", "generate_s", "prefix_digest")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class Rollout(_message.Message):
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     GENERATE_S_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_DIGEST_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     fencing_token: int
     group_id: int
@@ -227,7 +228,8 @@ class Rollout(_message.Message):
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     finish_reason: FinishReason
     generate_s: float
-    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., generate_s: _Optional[float] = ...) -> None: ...
+    prefix_digest: bytes
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., generate_s: _Optional[float] = ..., prefix_digest: _Optional[bytes] = ...) -> None: ...
 
 class PartialRollout(_message.Message):
     __slots__ = ("lease_id", "fencing_token", "sample_index", "position", "segments")

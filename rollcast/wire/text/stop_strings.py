@@ -16,8 +16,11 @@ _BYTES_OF_A_CHARACTER = 4
 class StopStrings:
     """A finder that checks new tokens as they arrive, with only as many earlier ones as a string may reach back."""
 
-    def __init__(self, strings: Sequence[str], decode: Decode) -> None:
+    def __init__(self, strings: Sequence[str], decode: Decode, first: int = 0) -> None:
         """
+        Args:
+            first: tokens at the beginning that belong to earlier turns of an episode, in which nothing is sought.
+
         Raises:
             ValueError: a string is empty.
         """
@@ -25,6 +28,7 @@ class StopStrings:
             raise ValueError("a stop string is empty")
         self._strings = tuple(strings)
         self._decode = decode
+        self._first = first
         self._reach = max((len(text.encode()) for text in strings), default=0) + _BYTES_OF_A_CHARACTER
 
     def end(self, generated: Sequence[int], known: int) -> int | None:
@@ -32,7 +36,7 @@ class StopStrings:
 
         The first ``known`` tokens complete none. The result does not depend on how the tokens are split over calls.
         """
-        start = max(0, known - self._reach)
+        start = max(self._first, known - self._reach)
         if not self._strings or known >= len(generated) or not self._held(generated[start:]):
             return None
         few, many = known, len(generated)  # held by ``many`` tokens and not by ``few``
@@ -50,8 +54,8 @@ class StopStrings:
         return any(one in text for one in self._strings)
 
 
-def stop_strings(sampling: Sampling, decode: Decode | None) -> StopStrings | None:
-    """Return the finder of a sampling's stop strings; None if the sampling has none.
+def stop_strings(sampling: Sampling, decode: Decode | None, first: int = 0) -> StopStrings | None:
+    """Return the finder of a sampling's stop strings after the ``first`` tokens; None if the sampling has none.
 
     Raises:
         ValueError: there are stop strings and no tokenizer.
@@ -60,4 +64,4 @@ def stop_strings(sampling: Sampling, decode: Decode | None) -> StopStrings | Non
         return None
     if decode is None:
         raise ValueError("stop strings need the run's tokenizer")
-    return StopStrings(sampling.stop_strings, decode)
+    return StopStrings(sampling.stop_strings, decode, first)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import pytest_asyncio
 
-from coordinator.core.events.actions import CloseGroup, Note, RecordEpoch, RecordQuarantine
+from coordinator.core.events.actions import CloseGroup, DropTurns, Note, RecordEpoch, RecordQuarantine, StoreEpisode
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.ledger.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollouts import observation, rollout_to_pb
 from tests.coordinator.stored_work import (
     PEER,
     PROMPT,
@@ -31,6 +33,7 @@ from tests.coordinator.stored_work import (
     rollout,
     score,
     store_rollout,
+    store_turn,
 )
 
 
@@ -117,6 +120,42 @@ class StoreConformance(ABC):
                 await store.close_attempt(close(lease_id))
         with pytest.raises(StoreError):
             await store.record_score(RolloutId(1), Score(1.0, True))
+
+    async def test_turns_come_back_until_their_episode_is_stored(self, store: RunStore, tmp_path: Path) -> None:
+        await store.record_group(replace(group(), environment="guess"), "{}")
+        await store.record_attempt(attempt(1))
+        said = observation("tool", (70_000, 8))
+        await store.store_turn(store_turn(0, 1, None))
+        with pytest.raises(StoreError, match="contradicts"):
+            await store.store_turn(store_turn(0, 1, None))  # a turn is stored once
+        await store.close_attempt(close(1, NEXT_TURN))
+        with pytest.raises(StoreError, match="contradicts"):
+            await store.store_turn(store_turn(1, 1, said))  # its attempt is over
+        await store.record_attempt(attempt(2))
+        await store.store_turn(store_turn(1, 2, said))
+        again = await self.opened_again(store, tmp_path)
+        (restored,) = await again.open_groups()
+        assert restored.prompt.environment == "guess"
+        assert [(one.lease_id, one.observation) for one in restored.turns[0]] == [(1, None), (2, said)]
+        assert [one.generated for one in restored.turns[0]] == [rollout(1).segments, rollout(2).segments]
+        assert [(one.lease_id, one.stored) for one in await again.finished_attempts(9)] == [(1, True)]
+        whole = replace(rollout(2), segments=(*rollout(1).segments, said, *rollout(2).segments))
+        await again.store_episode(StoreEpisode(RolloutId(1), PEER, "sum:1", whole, 0.5), exact=False)
+        (restored,) = await again.open_groups()
+        assert restored.turns == {}
+        assert [(one.reward, one.scored) for one in restored.rollouts] == [(0.5, True)]
+        assert (await again.counts()).dropped == {NEXT_TURN: 1}
+        await again.record_batch(batch(0, 1))
+        (entry,) = await again.batch(Step(0))
+        assert [one.loss_mask for one in entry.rollout.segments] == [b"\1" * 4, b"\0\0", b"\1" * 4]
+
+    async def test_turns_of_an_episode_that_begins_anew_are_deleted(self, store: RunStore) -> None:
+        await issue(store, 1)
+        await store.store_turn(store_turn(0, 1, None))
+        await store.drop_turns(DropTurns(GroupId(1), 0))
+        assert (await store.open_groups())[0].turns == {}
+        await store.close_attempt(close(1))
+        await store.close_group(CloseGroup(GroupId(1)))
 
     # ---------------------------------------------------------------- batches
 

@@ -202,7 +202,7 @@ async def test_group_commit_throughput(ledger: Ledger, capsys: pytest.CaptureFix
 TABLES = {
     *("attempts", "batch_rollouts", "batches", "compacted", "epochs", "events", "groups", "invite_claims", "invites"),
     *("meta", "problem_rewards", "retention", "rollouts", "scores", "steps", "versions"),
-    *("audit", "quarantines", "tokens"),
+    *("audit", "quarantines", "tokens", "turns"),
 }
 
 

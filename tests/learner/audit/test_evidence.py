@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from learner.audit.evidence import RECORDS_PER_PEER_MAX, read
+from learner.audit.evidence import RECORDS_PER_PEER_MAX, Evidence, read
 from learner.audit.replay import replay_one
 from learner.evaluation.export import Policy
+from learner.objective.config import ObjectiveConfig
+from learner.training.packing import pack
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import initial_params
 from rollcast.runtime.errors import MalformedMessage
-from tests.learner.audit.evidence_file import BOUND, SEED, written
+from rollcast.wire.rollouts import observation
+from tests.learner.audit.evidence_file import BOUND, SEED, rows_of, written
 from tests.learner.tiny import MODEL
 
 
@@ -69,3 +74,26 @@ def test_a_replay_gives_the_recorded_margins_and_the_verdict(tmp_path: Path) -> 
     assert found.confirmed == (worst > BOUND)
     assert found.confirmed, "these tokens were not sampled from any seed"
     assert replay_one(record, {3: policies[3]}.get).worst_nats is None, "version 4 is not kept"
+
+
+def test_what_an_environment_said_is_in_the_context_of_a_record_and_never_judged(tmp_path: Path) -> None:
+    rows, packed = rows_of(1)
+    (row,) = rows
+    said = observation("tool", (7, 7))
+    rows = [replace(row, segments=(row.segments[0], said, row.segments[1]))]
+    packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=6)
+    margins = np.full(packed.tokens.shape, 1.0, np.float32)  # a pass scores every token of the row
+    bounds = np.where(packed.loss_mask, np.float32(BOUND), np.float32(np.inf))
+    assert not packed.loss_mask[0, 4:6].any()
+    assert packed.loss_mask[0, 2:4].all()
+    Evidence(tmp_path / "evidence.jsonl").add(7, rows, packed, margins, bounds)
+    ((record, _),) = read(tmp_path / "evidence.jsonl")
+    assert record.margins_nats == (1.0, 1.0, None, None, 1.0, 1.0)
+    assert [one.token_ids for one in record.parts] == [(4, 5), (7, 7), (6, 1)]
+    asked: list[int] = []
+
+    def unknown(version: int) -> None:
+        asked.append(version)
+
+    replay_one(record, unknown)
+    assert asked == [3]

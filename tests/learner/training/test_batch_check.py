@@ -178,3 +178,18 @@ def test_neighbours_merge_into_one_range() -> None:
 def test_invalid_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="overlap"):
         TrainedIds(ranges)
+
+
+def test_an_episode_is_as_old_as_its_oldest_assistant_segment_and_trains_on_no_other() -> None:
+    said = pb.Segment(role=pb.TOOL, peer_id="environment", token_ids=[1, 2], loss_mask=b"\0\0")
+    rollouts = batch()
+    rollouts[0].segments.insert(1, said)
+    (row, *_) = check_batch(rollouts, STEP, RULES, TrainedIds())
+    assert [part.role for part in row.segments] == ["assistant", "tool", "assistant"]
+    rollouts[0].segments[1].loss_mask = b"\0\1"
+    with pytest.raises(MalformedMessage, match="what an environment said"):
+        check_batch(rollouts, STEP, RULES, TrainedIds())
+    del rollouts[0].segments[:]
+    rollouts[0].segments.append(said)
+    with pytest.raises(MalformedMessage, match="no token of the policy"):
+        check_batch(rollouts, STEP, RULES, TrainedIds())

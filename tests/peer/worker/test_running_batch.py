@@ -16,7 +16,7 @@ from peer.worker.running_batch import (
 from peer.worker.status import FIRST_SLICE_TOKENS, RATE_WINDOW_S, GenerationSpeed
 from rollcast.wire.ids import PeerId
 from rollcast.wire.limits import SEGMENTS_MAX
-from rollcast.wire.rollouts import Segment
+from rollcast.wire.rollouts import Segment, observation, prefix_digest
 from tests.peer.worker.worker_samples import SAMPLING, begun, drawn, grant, key, rollout, segment, work
 
 OTHER = PeerId("12D3KooWother")
@@ -166,3 +166,18 @@ def test_a_segment_whose_first_tokens_have_no_routes_has_none() -> None:
     batch.end_slice([drawn(item, (3,), None)], 11.0)
     (finished,), _ = batch.end_slice([routed(drawn(item, (4, 1)))], 12.0)
     assert [(one.token_ids, one.routes) for one in finished.segments] == [((3, 4, 1), b"")]
+
+
+def test_a_turn_of_an_episode_has_its_own_tokens_and_the_digest_of_what_was_before() -> None:
+    prefix = (segment((8,), peer=OTHER), observation("tool", (9, 1)))
+    batch = running(prefix)
+    items = work(grant(1, 2, prefix=prefix))
+    (done,), _ = batch.end_slice((drawn(items[0], (5, 1)),), 16.0)
+    assert done.segments == (segment((5, 1)),)
+    assert done.prefix_digest == prefix_digest(prefix)
+
+
+def test_what_an_environment_said_ends_no_turn_and_has_no_version() -> None:
+    lease = grant(1, 1, prefix=(observation("user", (9, 1)),), oldest_useful=3)
+    assert fits_prefixes(lease)
+    assert finished_by_prefix(lease.slots[0], lease) is None  # although its last token is a stop token

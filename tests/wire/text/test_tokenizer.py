@@ -149,3 +149,11 @@ def test_tokens_after_an_end_are_cut() -> None:
 def test_an_empty_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         StopStrings(("a", ""), decode)
+
+
+def test_no_stop_string_is_sought_in_earlier_turns() -> None:
+    def decode(ids: Sequence[int]) -> str:
+        return "".join("ab"[one] for one in ids)
+
+    assert StopStrings(("ab",), decode, first=2).end([0, 1, 1, 0, 1, 0], 2) == 5
+    assert StopStrings(("ab",), decode, first=1).end([0, 1, 1], 1) is None  # "a" is of an earlier turn

@@ -8,7 +8,7 @@ import pytest
 from coordinator.core.decisions.issuing import Pacing, Round
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.events import BatchRequested
-from coordinator.core.leases.groups import Attempt
+from coordinator.core.leases.attempts import Attempt
 from coordinator.core.status.status import steps_too_few
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Step, Version
 from tests.coordinator.core_world import World, announced, held, joined, wants

@@ -3,7 +3,8 @@ from __future__ import annotations
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
 from coordinator.core.events.events import BatchRequested, LeasesReturned, PeerLeft, PromptsSupplied, StepFinished
-from coordinator.core.leases.groups import Attempt, slot_seed
+from coordinator.core.leases.attempts import Attempt
+from coordinator.core.leases.groups import slot_seed
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 from tests.coordinator.core_world import (

@@ -4,7 +4,7 @@ from typing import Any
 
 from coordinator.core.events.actions import RecordAttempt, SendLeases
 from coordinator.core.events.events import BatchRequested, Tick
-from coordinator.core.leases.groups import Attempt
+from coordinator.core.leases.attempts import Attempt
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Step
 from tests.coordinator.core_world import World, heartbeat, only, wants
 

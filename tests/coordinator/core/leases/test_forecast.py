@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.batches import Usefulness
 from coordinator.core.leases.forecast import LENGTHS_NEEDED, Forecast, _Sorted
-from coordinator.core.leases.groups import Attempt
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import Segment
 

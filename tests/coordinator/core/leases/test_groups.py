@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core.events.actions import SupplyPrompts
+from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.batches import Batches, FormedBatch
-from coordinator.core.leases.groups import Attempt, Filling, Group, SlotState, slot_seed, validate_slot
+from coordinator.core.leases.groups import Filling, Group, SlotState, slot_seed, validate_slot
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.prompt_queue import PromptQueue
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from coordinator.core.events.actions import RevokeLeases
-from coordinator.core.leases.groups import AttemptKey
+from coordinator.core.leases.attempts import AttemptKey
 from coordinator.core.leases.in_flight import InFlight
 from rollcast.wire.ids import LeaseId, PeerId
 

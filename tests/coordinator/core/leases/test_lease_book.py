@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from coordinator.core.leases.groups import Attempt, AttemptKey, Finished, Group, Prefix
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
+from coordinator.core.leases.groups import Finished, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials, bare, cut, joined, tokens_of
 from coordinator.core.leases.reconnect_grace import ReconnectGrace

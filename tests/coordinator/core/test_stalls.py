@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.decisions.wait_causes import WAITED, WaitCauses
 from coordinator.core.events.actions import FailRun, Note
 from coordinator.core.events.events import (
     BatchRecorded,
@@ -22,6 +21,7 @@ from coordinator.core.events.events import (
     RunEnded,
     Tick,
 )
+from coordinator.core.status.wait_causes import WAITED, WaitCauses
 from rollcast.wire.ids import PeerId, RolloutId, Step, Version
 from tests.coordinator import core_world as build
 from tests.coordinator.core_world import announced, joined, settings

@@ -13,7 +13,7 @@ from typing import Literal
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Note
-from coordinator.core.leases.groups import Attempt
+from coordinator.core.leases.attempts import Attempt
 from rollcast.wire.ids import PeerId, Step
 
 Stage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing"]

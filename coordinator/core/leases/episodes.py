@@ -1,0 +1,181 @@
+"""Keep episodes: slots whose problem has an environment, which answers each assistant turn.
+
+    opening ──► ready ──► storing ──► stepping ──► ready ... until it ends
+                 (leased)  (a turn)    (the environment answers)
+
+An episode is made of turns. A turn is what the environment answered before it, then the tokens that the policy
+generated: those of one lease, or of several if a lost attempt was continued. A lease of a later turn begins with all
+segments before it as its prefix. Nothing that a peer sends can change them: it sends the new tokens and a digest of the
+prefix. When the episode ends, all of it becomes one rollout.
+
+All turns have the seed of their slot. Noise is keyed by the seed and by the position in prompt and completion, where
+observations count too, so no two tokens of an episode share noise, and an audit replays the episode like any rollout.
+
+After a restart, or a failure of the environment, a new environment is reset with the same seed and is sent the recorded
+turns again (``answered`` counts them). If one then answers anything else, the episode begins anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coordinator.core.leases.attempts import Attempt, Prefix
+from rollcast.wire.ids import EpisodeId, GroupId, PeerId, Version
+from rollcast.wire.rollouts import Segment
+
+Stage = Literal["opening", "ready", "storing", "stepping"]
+
+EpisodeEnd = Literal[
+    "done",  # the environment ended it
+    "turns",  # truncated: it had as many turns as it may have
+    "tokens",  # truncated: no token is left of the longest completion
+    "time",  # truncated: it took longer than it may
+]
+
+Restart = Literal[
+    "stale",  # its oldest turn is older than the staleness limit allows
+    "rolled_back",  # a turn was made with a version that an epoch orphaned
+    "audit_failed",  # an audit convicted the peer of one of its turns
+    "changed",  # the environment answered recorded turns otherwise than before
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One assistant turn. ``observation``: what the environment answered before it; None: nothing.
+
+    ``body`` is the rollcast.v1.Rollout in which it was uploaded, with evidence that ``generated`` lacks.
+    """
+
+    observation: Segment | None
+    generated: Prefix
+    body: bytes = field(repr=False)
+
+    @property
+    def segments(self) -> Prefix:
+        """The observation before it, and what was generated."""
+        return self.generated if self.observation is None else (self.observation, *self.generated)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The generated tokens."""
+        return tuple(token for segment in self.generated for token in segment.token_ids)
+
+
+@dataclass(slots=True)
+class Episode:
+    """One episode that goes on. Times are the core's clock in seconds."""
+
+    episode: EpisodeId
+    stage: Stage = "opening"
+    turns: list[Turn] = field(default_factory=list)
+    observation: Segment | None = None  # answered after the last turn, or before the first one
+    prefix: Prefix = ()  # with which the next turn begins
+    answered: int = 0  # turns that this opening of the environment has answered
+    reward: float = 0.0  # sum over those turns
+    pending: Attempt | None = None  # made the last turn, which the environment has not answered yet
+    truncated: EpisodeEnd | None = None  # the limit that the last turn reached
+    failures: int = 0  # of its environment in a row
+    begun_at: float | None = None  # when its first turn was received; None before
+    ready_at: float = 0.0
+    last_peer: PeerId | None = None  # made the last turn, and may have it in its cache
+
+    @property
+    def may_be_leased(self) -> bool:
+        """Whether the next turn may be generated."""
+        return self.stage == "ready"
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the environment has still to answer turns that were answered before, or is opened for the first time.
+
+        Then a peer's next turn has to wait.
+        """
+        return self.stage == "opening" or self.answered < len(self.turns) - (self.pending is not None)
+
+    @property
+    def oldest_version(self) -> Version | None:
+        """Version of the oldest assistant segment; None before the first turn."""
+        return min((segment.version for turn in self.turns for segment in turn.generated), default=None)
+
+    @property
+    def newest_version(self) -> Version | None:
+        """Version of the newest assistant segment; None before the first turn."""
+        return max((segment.version for turn in self.turns for segment in turn.generated), default=None)
+
+    def observed(self, observation: Segment | None) -> None:
+        """Append what the environment answered: the next turn begins with everything so far."""
+        self.observation = observation
+        own = () if observation is None else (observation,)
+        self.prefix = (*(segment for turn in self.turns for segment in turn.segments), *own)
+
+    def add(self, generated: Prefix, body: bytes) -> Turn:
+        """Append an assistant turn after the last observation."""
+        turn = Turn(self.observation, generated, body)
+        self.turns.append(turn)
+        self.observation = None
+        self.prefix += generated
+        return turn
+
+    def reopen(self, episode: EpisodeId) -> None:
+        """Begin with a new environment, which answers the recorded turns again."""
+        self.episode, self.stage = episode, "opening"
+        self.answered, self.reward, self.truncated = 0, 0.0, None
+
+
+class EpisodeBook:
+    """Finds the episodes that go on by their ids, and counts what became of them since the start."""
+
+    def __init__(self, ids_before: int) -> None:
+        self._last = ids_before
+        self._places: dict[EpisodeId, tuple[GroupId, int]] = {}
+        self.unanswered: dict[EpisodeId, float] = {}
+        """Since when an environment has been asked, in order of the questions."""
+        self.ended: Counter[EpisodeEnd] = Counter()
+        self.restarted: Counter[Restart] = Counter()
+        self.failures = 0  # of environments
+        self.turns = 0  # stored
+        self.turns_of_ended = 0
+
+    def __len__(self) -> int:
+        """Return the number of episodes that go on."""
+        return len(self._places)
+
+    def new_id(self, group_id: GroupId, sample_index: int) -> EpisodeId:
+        """Return the id of a new opening of this slot's environment."""
+        self._last += 1
+        episode = EpisodeId(self._last)
+        self._places[episode] = (group_id, sample_index)
+        return episode
+
+    def place(self, episode: EpisodeId) -> tuple[GroupId, int] | None:
+        """Return the group and sample index of an episode; None if this opening is over."""
+        return self._places.get(episode)
+
+    def asked(self, episode: EpisodeId, now: float) -> None:
+        """Note that the environment has to answer from now on."""
+        self.unanswered[episode] = now
+
+    def closed(self, episode: EpisodeId) -> None:
+        """Discard an opening that is over."""
+        self._places.pop(episode, None)
+        self.unanswered.pop(episode, None)
+
+    @property
+    def mean_turns(self) -> float:
+        """Turns of an episode, as a mean over those that ended; 1 before the first one."""
+        ended = self.ended.total()
+        return max(1.0, self.turns_of_ended / ended) if ended else 1.0
+
+    def validate(self, going_on: Sequence[tuple[Episode, tuple[GroupId, int]]]) -> None:
+        """Raise AssertionError unless exactly these episodes go on, at these places."""
+        assert {one.episode: place for one, place in going_on} == self._places, "episodes"
+        asked = {one.episode for one, _ in going_on if one.stage in ("opening", "stepping")}
+        assert asked == self.unanswered.keys(), "episodes whose environment was asked"
+        for one, _ in going_on:
+            assert one.answered <= len(one.turns), "an environment answered turns that do not exist"
+            assert one.stage != "ready" or one.answered == len(one.turns), "an episode goes on before it was answered"
+            assert one.stage != "ready" or one.pending is None, "an answered turn is pending"

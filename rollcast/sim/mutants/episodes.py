@@ -1,0 +1,86 @@
+"""Define the bugs to plant into episodes: their turns, their age, and what their environments say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.core.decisions import episodes
+from coordinator.core.decisions.episodes import Episodes
+from coordinator.core.events.actions import AnswerUpload
+from coordinator.core.leases.attempts import Attempt
+from coordinator.core.leases.episodes import Episode
+from rollcast.sim.mutants.planting import Mutant, Patch
+from rollcast.sim.settings import Lengths
+from rollcast.sim.store.tables import Tables
+
+#: Settings of the fleet in which bugs of episodes are hunted: every second problem has an environment.
+_EPISODES = {"turns_most": 4, "environment_faults": 0.05, "lengths": Lengths(most=64)}
+
+
+def _acknowledge_turns_at_once(take: Any) -> Any:
+    def mutated(self: Episodes, event: Any, attempt: Attempt, *args: Any) -> Any:
+        actions = take(self, event, attempt, *args)
+        self._storing[attempt.key].uploads.clear()
+        return [*actions, AnswerUpload(event.upload_id, attempt.lease_id, attempt.sample_index, True, "")]
+
+    return mutated
+
+
+def _without_turns(open_groups: Any) -> Any:
+    return lambda self: [replace(group, turns={}) for group in open_groups(self)]
+
+
+def _trained_observation(observation: Any) -> Any:
+    def mutated(role: Any, token_ids: tuple[int, ...]) -> Any:
+        return replace(observation(role, token_ids), loss_mask=b"\1" * len(token_ids))
+
+    return mutated
+
+
+def _keep_reward(reopen: Any) -> Any:
+    def mutated(self: Episode, episode: Any) -> None:
+        reward = self.reward
+        reopen(self, episode)
+        self.reward = reward
+
+    return mutated
+
+
+MUTANTS = (
+    Mutant(
+        "turn-acknowledged-before-commit",
+        "I1",
+        "a turn is acknowledged when it is passed to the store, not when it is durable",
+        (Patch(Episodes, "take", _acknowledge_turns_at_once),),
+        _EPISODES,
+    ),
+    Mutant(
+        "turns-forgotten-at-restart",
+        "I1",
+        "a restarted coordinator restores no turns of episodes that go on",
+        (Patch(Tables, "open_groups", _without_turns),),
+        _EPISODES,
+    ),
+    Mutant(
+        "observations-trained",
+        "episode",
+        "the loss mask covers what environments say",
+        (Patch(episodes, "observation", _trained_observation),),
+        _EPISODES,
+    ),
+    Mutant(
+        "replayed-turns-rewarded-again",
+        "episode",
+        "an environment that is opened again and sent the recorded turns gives their rewards once more",
+        (Patch(Episode, "reopen", _keep_reward),),
+        _EPISODES,
+    ),
+    Mutant(
+        "age-of-the-newest-turn",
+        "I3",
+        "the age of an episode is that of its newest turn",
+        (Patch(Episode, "oldest_version", lambda _original: Episode.newest_version),),
+        _EPISODES,
+    ),
+)
