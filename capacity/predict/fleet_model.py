@@ -57,30 +57,25 @@ class FleetModel:
         self._trained = self._dropped = self._age_steps = 0
         self._ended_before = (0, 0)
         self._t_bcast_s: list[float] = []
-        self._counted_from, self._before = 0.0, self._counts()
         for worker in workers:
             worker.prefetches(conduct)
             if worker.lives_s is not None:
                 self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
 
     def measure(self, warm_up_steps: int, steps: int) -> Measured:
-        """Run for so many steps' time, then count for so many more.
+        """Run on for so many steps' time, then count for so many more.
 
         A step's time is one without a wait, so that the model ends even where the learner waits for ever; then fewer
         steps are counted.
         """
         if self._order == 0 or self._now == 0.0:
             self._after(0.0, self._announce, 0)
-        self._run(self._now + warm_up_steps * self._demand.t_train_s)
-        self._counted_from, self._before = self._now, self._counts()
-        return self.measure_on(steps)
-
-    def measure_on(self, steps: int) -> Measured:
-        """Continue a measurement for so many more steps, and return it from its beginning."""
-        train_s, before = self._demand.t_train_s, self._before
+        train_s = self._demand.t_train_s
+        self._run(self._now + warm_up_steps * train_s)
+        counted_from, before = self._now, self._counts()
         self._run(self._now + steps * train_s)
         now = self._counts()
-        unmoved_s = (self._now - self._counted_from) * (now.steps_done == before.steps_done)
+        unmoved_s = (self._now - counted_from) * (now.steps_done == before.steps_done)
         return Measured(
             seconds=max(now.stepped_at - before.stepped_at, unmoved_s),
             train_s=(now.steps_done - before.steps_done) * train_s,

@@ -60,8 +60,7 @@ def predict(
     Raises:
         ValueError: there is no worker.
     """
-    runs = ModelledRuns(demand, workers_on, conduct, warm_up_steps=warm_up_steps, workers_max=workers_max)
-    return runs.predict(steps, draws)
+    return ModelledRuns(demand, workers_on, conduct, workers_max=workers_max).predict(warm_up_steps, steps, draws)
 
 
 class ModelledRuns:
@@ -76,7 +75,6 @@ class ModelledRuns:
         workers_on: Sequence[tuple[Worker, Speed]],
         conduct: Conduct = Conduct(),  # noqa: B008
         *,
-        warm_up_steps: int = WARM_UP_STEPS,
         workers_max: int = _WORKERS_MAX,
     ) -> None:
         if not workers_on:
@@ -84,25 +82,42 @@ class ModelledRuns:
         copies_s = conduct.t_notice_s + _copies_s(demand, workers_on)
         fleet = [(worker, speed, float(copy_s)) for (worker, speed), copy_s in zip(workers_on, copies_s, strict=True)]
         self._demand, self._fleet = _sample(demand, fleet, conduct, workers_max)
-        self._conduct, self._warm_up_steps, self._last_copy_s = conduct, warm_up_steps, float(copies_s.max())
-        self._runs: list[tuple[FleetModel, int, Measured]] = []  # one of each seed, with the steps that are counted
+        self._conduct, self._last_copy_s = conduct, float(copies_s.max())
+        self._runs: list[_Run] = []  # one of each seed
 
-    def predict(self, steps: int, draws: int) -> Prediction:
-        """Predict from so many samples, each of which counts so many steps; runs that have fewer are continued."""
-        measured = [self._measured(seed, steps) for seed in range(draws)]
+    def predict(self, warm_up_steps: int, steps: int, draws: int) -> Prediction:
+        """Predict from so many samples, each of which counts so many steps after a warm-up; runs are continued.
+
+        Raises:
+            ValueError: the runs have passed the warm-up, and counted other steps.
+        """
+        measured = [self._measured(seed, warm_up_steps, steps) for seed in range(draws)]
         found = [astuple(_figures(one, self._last_copy_s)) for one in measured]
         return Prediction(*(float(column) for column in np.median(np.array(found), axis=0)))
 
-    def _measured(self, seed: int, steps: int) -> Measured:
+    def _measured(self, seed: int, warm_up_steps: int, steps: int) -> Measured:
         if seed == len(self._runs):
             workers = [_model_worker(at, *one, self._demand, self._conduct) for at, one in enumerate(self._fleet)]
-            model = FleetModel(self._demand, self._conduct, workers, seed)
-            self._runs.append((model, steps, model.measure(self._warm_up_steps, steps)))
-        model, counted, measured = self._runs[seed]
-        if steps > counted:
-            measured = model.measure_on(steps - counted)
-            self._runs[seed] = (model, steps, measured)
-        return measured
+            self._runs.append(_Run(FleetModel(self._demand, self._conduct, workers, seed)))
+        return self._runs[seed].measured(warm_up_steps, steps)
+
+
+class _Run:
+    """One modelled run, and what it counted last."""
+
+    def __init__(self, model: FleetModel) -> None:
+        self._model, self._steps_passed = model, 0
+        self._counted: tuple[tuple[int, int], Measured] | None = None
+
+    def measured(self, warm_up_steps: int, steps: int) -> Measured:
+        """Return the counts of so many steps after a warm-up."""
+        if self._counted is not None and self._counted[0] == (warm_up_steps, steps):
+            return self._counted[1]
+        if warm_up_steps < self._steps_passed:
+            raise ValueError(f"the run has passed step {self._steps_passed}, and cannot count from {warm_up_steps} on")
+        found = self._model.measure(warm_up_steps - self._steps_passed, steps)
+        self._steps_passed, self._counted = warm_up_steps + steps, ((warm_up_steps, steps), found)
+        return found
 
 
 def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:

@@ -40,8 +40,9 @@ _NEAR_MIN, _NEAR_SETS = 500, 4  # workers of a large pool among which plans with
 _WORKERS_MAX = 24  # of a prediction
 _GROUPS_MAX = 64  # of a modelled batch
 _WORKERS_MIN = 4
-_WARM_UP_STEPS = 20  # pacing learns for 16 steps, so that a shorter warm-up misleads
-_LENGTHS = ((10, 1), (40, 1), (40, 2))  # learner steps and samples of ever better predictions; runs differ by chance
+#: Steps of warm-up, learner steps that are counted, and samples of ever better predictions; runs differ by chance.
+#: Pacing learns for 16 steps, so that a shorter warm-up misleads; caution settles later, and with it what is dropped.
+_LENGTHS = ((20, 10, 1), (40, 40, 1), (40, 40, 2))
 _FULL = len(_LENGTHS) - 1
 
 
@@ -163,7 +164,6 @@ class _Outlook:
             made.demand,
             workers_on,
             made.demand.conduct,
-            warm_up_steps=_WARM_UP_STEPS,
             workers_max=_workers_max(made.demand, len(workers_on)),
         )
         self.length = 0

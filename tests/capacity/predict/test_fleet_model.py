@@ -202,10 +202,9 @@ def test_a_fast_worker_that_was_held_back_gets_work_again(seed: int) -> None:
     assert found.train_s >= 0.97 * found.seconds
 
 
-def test_a_measurement_that_is_continued_is_one_measurement() -> None:
+def test_a_run_that_is_continued_is_one_run() -> None:
     whole, parts = (
         FleetModel(DEMAND, CONDUCT, [worker(number, 130.0, lives_s=3000.0) for number in range(4)]) for _ in range(2)
     )
     parts.measure(20, 3)
-    parts.measure_on(7)
-    assert parts.measure_on(30) == whole.measure(20, 40)
+    assert parts.measure(17, 20) == whole.measure(40, 20)

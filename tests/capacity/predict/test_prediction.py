@@ -83,7 +83,10 @@ def test_no_prediction_without_workers() -> None:
 
 
 def test_a_prediction_that_is_made_longer_is_the_long_one() -> None:
-    runs = ModelledRuns(DEMAND, workers(14), CONDUCT, warm_up_steps=20)
-    runs.predict(10, 1)
-    runs.predict(40, 1)
-    assert runs.predict(40, 2) == predict(DEMAND, workers(14), CONDUCT, warm_up_steps=20, steps=40, draws=2)
+    runs = ModelledRuns(DEMAND, workers(14), CONDUCT)
+    runs.predict(20, 10, 1)
+    runs.predict(40, 20, 1)
+    found = runs.predict(40, 20, 2)
+    assert found == predict(DEMAND, workers(14), CONDUCT, warm_up_steps=40, steps=20, draws=2)
+    with pytest.raises(ValueError, match="has passed step 60"):
+        runs.predict(20, 10, 1)

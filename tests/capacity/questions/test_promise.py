@@ -65,7 +65,7 @@ def test_what_is_promised_is_predicted_in_full_and_no_worse_than_all_others() ->
     )
     made = promised(asked, workers)
     on = [(one.worker, one.speed) for one in made.chosen if one.speed is not None]
-    found = predict(made.demand, on, conduct, warm_up_steps=20, steps=40, draws=2, workers_max=24)
+    found = predict(made.demand, on, conduct, warm_up_steps=40, steps=40, draws=2, workers_max=24)
     assert (made.utilisation, made.expected and made.expected.mean_age) == (found.utilisation, found.mean_staleness)
     in_full = [promise.trial_of(one).usd_per_step for one in promises(asked, workers)]
     assert promise.trial_of(made).usd_per_step == min(in_full)
