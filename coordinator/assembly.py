@@ -19,6 +19,7 @@ from coordinator.core.decisions.state import Restored
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event, Started
 from coordinator.core.flight_format import FORMAT, Head
+from coordinator.environments.player import EpisodePlayer
 from coordinator.fleet.applied import AppliedWorkers
 from coordinator.fleet.setup import FleetHandle, applied_path, coroutines, make_callbacks, start_fleet
 from coordinator.http.server import HttpServer
@@ -206,6 +207,10 @@ def _assemble(
         samples=SampleBook(folder, config.store.samples_bytes_max),
         with_routes=config.sampling.router_replay,
     )
+    if problems.environments is not None:
+        player = EpisodePlayer(problems.environments, problems.tokenizer, problems.sampled, shell.apply, shell.fail)
+        stack.push_async_callback(player.close)  # before the pool, which the problems close
+        shell.on_episode = player.take
     desk = JoinDesk(
         run_id=run_id,
         ca=ca,

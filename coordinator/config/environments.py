@@ -58,9 +58,22 @@ class VerifiersTask(EnvironmentConfig):
 
 
 class EnvironmentPoolConfig(ConfigModel):
-    """The processes that play episodes, beside the coordinator."""
+    """The processes that play episodes, beside the coordinator, and the limits of episodes.
+
+    The longest episode in tokens, with what its environment says, is `sampling.new_tokens_max`.
+    """
 
     processes: int = Field(2, ge=1, le=256)
     """Processes of each environment."""
     episodes_max: int = Field(4096, ge=1, le=1_000_000)
     """Most episodes that may be open at once."""
+    turns_max: int = Field(16, ge=1, le=120)
+    """Most turns of the policy in an episode; after the last one it ends as truncated."""
+    episode_seconds_max: float = Field(1800.0, gt=0.0, le=1e6)
+    """Seconds after an episode's first turn from which on none begins: it ends as truncated."""
+    sticky_s: float = Field(2.0, ge=0.0, le=3600.0)
+    """Seconds for which a turn waits for the peer that made the one before, which may have it in its cache."""
+    answer_s: float = Field(600.0, gt=0.0, le=1e6)
+    """Seconds after which an answer that did not come counts as a failure, the time in the queue included."""
+    failures_max: int = Field(3, ge=0, le=1000)
+    """How often in a row an episode's environment may fail before its group is dropped."""

@@ -8,7 +8,7 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.config.tasks import MixtureTask
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
-from coordinator.core.decisions.settings import CoreSettings
+from coordinator.core.decisions.settings import CoreSettings, EpisodeRules
 from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
@@ -48,6 +48,13 @@ def core_settings(
         lead_margin_steps=config.lease.lead_margin_steps,
         duplicate_share=config.lease.duplicate_share,
         evaluation_share=config.lease.evaluation_share,
+        episodes=EpisodeRules(
+            turns_max=config.environments.turns_max,
+            seconds_max=config.environments.episode_seconds_max,
+            sticky_s=config.environments.sticky_s,
+            answer_s=config.environments.answer_s,
+            failures_max=config.environments.failures_max,
+        ),
         partial_tokens_max=config.lease.partial_tokens_max if config.lease.is_continued_elsewhere else 0,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
         no_peer_timeout_s=config.membership.no_peer_timeout_s,
