@@ -251,9 +251,10 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     limits = coordinator.config.limits
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
+    peers, gate = _peer_calls(coordinator), RoleGate(coordinator.run_id, learner_called=shell.learner_called)
     control = await ControlServer.start(
-        _servicer(coordinator),
-        RoleGate(coordinator.run_id, learner_called=shell.learner_called),
+        _servicer(coordinator, peers),
+        gate,
         credentials,
         host=serve.host,
         port=serve.grpc_port or ports.get("grpc", 0),
@@ -283,6 +284,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         connections_max=limits.connections_max,
     )
     stack.push_async_callback(http.stop)
+    coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": app.refused})
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
     coordinator.invites.http_url = url
@@ -318,7 +320,7 @@ def _http_parts(coordinator: Coordinator) -> HttpParts:
     )
 
 
-def _servicer(coordinator: Coordinator) -> Servicer:
+def _peer_calls(coordinator: Coordinator) -> PeerCalls:
     config, sampling = coordinator.config, sampling_to_pb(coordinator.sampling)
     welcome = WelcomeSettings(
         run_id=coordinator.run_id,
@@ -334,6 +336,12 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
         router_replay=config.sampling.router_replay,
     )
+    rates = _upload_rates(config.limits)
+    return PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger, rates)
+
+
+def _servicer(coordinator: Coordinator, peers: PeerCalls) -> Servicer:
+    config, sampling = coordinator.config, sampling_to_pb(coordinator.sampling)
     run = pb.RunInfo(
         protocol=range_to_pb(),
         run_id=coordinator.run_id,
@@ -348,14 +356,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         at_version_swap=config.lease.at_version_swap,
     )
     return Servicer(
-        PeerCalls(
-            coordinator.shell,
-            coordinator.sessions,
-            coordinator.desk,
-            welcome,
-            coordinator.ledger,
-            _upload_rates(config.limits),
-        ),
+        peers,
         TokenizerCalls(config.tokenizer.folder),
         LearnerCalls(
             run=run,

@@ -62,6 +62,8 @@ class HttpApp:
     kept: KeptConnections | None = None
     active: Counter[asyncio.BaseTransport] = field(default_factory=Counter)
     """The connections with a request in progress."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests refused and connections closed so far, by reason."""
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
@@ -90,6 +92,7 @@ class HttpApp:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.hosts is not None and _host_name(request.host) not in self.hosts:
+            self.refused["http_421"] += 1
             return error_response(421, MalformedMessage("this server does not serve the name in the Host header"))
         with self._counted(request.transport):
             return await self._answered(request, handler)
@@ -117,6 +120,7 @@ class HttpApp:
             if response is None:
                 log.exception("request failed", path=request.path)
                 return error_response(500, RollcastError("the coordinator failed", fix="see its log"))
+            self.refused[error.reason if isinstance(error, RollcastError) else f"http_{response.status}"] += 1
             if isinstance(error, RollcastError) and not _is_noise(error, request.get(_CALLER, STRANGER)):
                 log.info("request refused", path=request.path, code=error.code, what=error.what)
             return response

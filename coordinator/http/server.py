@@ -16,13 +16,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from coordinator.http.app import HttpApp
 from rollcast.runtime.errors import UnsafeBind
 from rollcast.runtime.process import bind_error, is_loopback
-from rollcast.wire.connection_caps import excess
+from rollcast.wire.connection_caps import TOO_MANY_CONNECTIONS, excess
 
 HEADER_DEADLINE_S = 10.0  # from accept, and between two requests of one connection
 TLS_HANDSHAKE_DEADLINE_S = 5.0
 CONNECTIONS_MAX = 512
 IDLE_PER_ADDRESS_MAX = 128
 SHUTDOWN_S = 2.0
+HANDSHAKE_FAILED = "handshake_failed"
 
 
 class HttpServer:
@@ -127,8 +128,13 @@ class _Room:
         hosts = ((_host_of(one), one) for one in idle)
         for transport in excess(hosts, per_address=self._per_address, most=idle_most):
             transport.abort()
+            self._app.refused[TOO_MANY_CONNECTIONS] += 1
             taken -= 1
         return taken <= most
+
+    def refuse(self, reason: str) -> None:
+        """Count a connection that is closed before its first request."""
+        self._app.refused[reason] += 1
 
 
 class _Door(asyncio.Protocol):
@@ -142,6 +148,7 @@ class _Door(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         if not self._room.make():
+            self._room.refuse(TOO_MANY_CONNECTIONS)
             transport.abort()
         elif self._tls is None:
             self._enter(transport)
@@ -157,6 +164,7 @@ class _Door(asyncio.Protocol):
                 transport, handler, tls, server_side=True, ssl_handshake_timeout=TLS_HANDSHAKE_DEADLINE_S
             )
         except (TimeoutError, OSError):
+            self._room.refuse(HANDSHAKE_FAILED)
             transport.abort()
             return
         finally:

@@ -113,6 +113,13 @@ class CoordinatorMetrics:
             registry=self.registry,
         )
         self.registry.register(_StatusCollector(status, broadcast))
+        self._doors: dict[str, Mapping[str, int]] = {}
+
+    def watch_doors(self, doors: Mapping[str, Mapping[str, int]]) -> None:
+        """Export what each door has refused by reason, read at every scrape."""
+        if not self._doors:
+            self.registry.register(_DoorCollector(self._doors))
+        self._doors.update(doors)
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -131,6 +138,24 @@ class LoopLag:
             self.sheds = True
         elif seconds < TAKES_BELOW_S:
             self.sheds = False
+
+
+class _DoorCollector(Collector):
+    """Converts the counts of the doors to one metric family."""
+
+    def __init__(self, doors: Mapping[str, Mapping[str, int]]) -> None:
+        self._doors = doors
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        text = "Calls, requests and connections refused, by door and reason."
+        family = CounterMetricFamily("rollcast_refused", text, labels=["door", "reason"])
+        for door, reasons in self._doors.items():
+            for reason, count in reasons.items():
+                family.add_metric([door, reason], count)
+        yield family
 
 
 class _StatusCollector(Collector):

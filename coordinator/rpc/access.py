@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -62,6 +63,8 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._learner_called = learner_called
         self.busy = Busy()
         """The connections of calls that passed and are in progress."""
+        self.refused: Counter[str] = Counter()
+        """Calls refused so far, by reason."""
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the method's handler behind this gate, served as if its callers streamed.
@@ -111,6 +114,7 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 messages = Messages(context, parse, REQUEST_BYTES_MAX.get(method, GRPC_MESSAGE_BYTES_MAX))
                 return await behaviour(messages, context)
             except RollcastError as error:
+                self.refused[error.reason] += 1
                 note = log.debug if isinstance(error, RateLimited) else log.info  # a flood must not fill the log
                 note("call refused", method=method, code=error.code, what=error.what, cause=error.cause)
                 await context.abort(status_of(error), error_to_json(error))

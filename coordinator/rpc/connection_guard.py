@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from rollcast.wire.connection_caps import excess
+from rollcast.wire.connection_caps import TOO_MANY_CONNECTIONS, excess
 
 log = structlog.get_logger()
 
@@ -59,17 +59,17 @@ class ConnectionGuard:
     """Watches one port.
 
     Args:
+        refused: counts, by reason, the connections that it closes.
         per_address: connections without a call that one IPv4 address or IPv6 /64 may have.
         most: the same for all addresses together.
     """
 
-    def __init__(self, port: int, busy: Busy, *, per_address: int, most: int) -> None:
+    def __init__(self, port: int, busy: Busy, refused: Counter[str], *, per_address: int, most: int) -> None:
         self._port = port
         self._busy = busy
         self._per_address, self._most = per_address, most
         self._seen: dict[Remote, None] = {}  # in the order in which they were first seen
-        self.closed = 0
-        """Connections closed so far."""
+        self._refused = refused
 
     async def run(self) -> None:
         """Check again and again; ends only by cancellation."""
@@ -79,6 +79,9 @@ class ConnectionGuard:
 
     async def check(self) -> int:
         """Close what is in excess now; return how many connections that was."""
+        idle_most = await asyncio.to_thread(open_files) - len(self._busy.calls)
+        if idle_most <= min(self._per_address, self._most):  # the tables have a line for each socket of the machine
+            return 0
         found = await asyncio.to_thread(established, self._port)
         self._seen = {one: None for one in self._seen if one in found} | dict.fromkeys(found)
         idle = ((one[0], one) for one in self._seen if one not in self._busy.calls)
@@ -86,7 +89,7 @@ class ConnectionGuard:
         if not over:
             return 0
         count = await asyncio.to_thread(close, self._port, frozenset(over))
-        self.closed += count
+        self._refused[TOO_MANY_CONNECTIONS] += count
         log.info("connections without a call were closed", count=count, addresses=len({one[0] for one in over}))
         return count
 
@@ -101,6 +104,11 @@ def remote_of(grpc_peer: str) -> Remote | None:
         return _plain(host.strip("[]").partition("%")[0]), int(port)
     except ValueError:
         return None
+
+
+def open_files() -> int:
+    """Return how many files and sockets this process has open."""
+    return os.stat(_OWN_SOCKETS).st_size or len(os.listdir(_OWN_SOCKETS))  # Linux before 6.2 gives no size
 
 
 def established(port: int) -> set[Remote]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
@@ -121,6 +122,8 @@ class PeerCalls:
         self._route_shape: RouteShape | None = None
         self._clones = Clones()
         self.upload_limits = UploadLimits(rates)
+        self.refused: Counter[str] = Counter()
+        """Sessions refused so far, by reason."""
 
     async def Session(self, messages: Messages, context: Any) -> None:
         """Serve one peer's session from its Hello to its end; see rollcast.proto."""
@@ -143,6 +146,7 @@ class PeerCalls:
                 await _write(context, pb.CoordinatorMessage(stop=pb.Stop(reason=self._shell.ended_because)))
                 return
         except RollcastError as error:
+            self.refused[error.reason] += 1
             log.info("session refused", peer_id=caller.peer_id, code=error.code, what=error.what)
             refused = pb.Refused(code=error.code, what=_one_line(error), fix=error.fix)
             await _write(context, pb.CoordinatorMessage(refused=refused))

@@ -48,7 +48,6 @@ class ControlServer:
     def __init__(self, server: grpc.aio.Server, port: int, guard: ConnectionGuard) -> None:
         self._server = server
         self.port = port
-        self.guard = guard
         self._watching = asyncio.create_task(guard.run())
 
     @classmethod
@@ -80,7 +79,7 @@ class ControlServer:
         except RuntimeError:
             raise _bind_failure(host, port) from None
         await server.start()
-        guard = ConnectionGuard(bound, gate.busy, per_address=per_address, most=connections_max)
+        guard = ConnectionGuard(bound, gate.busy, gate.refused, per_address=per_address, most=connections_max)
         return cls(server, bound, guard)
 
     async def stop(self, grace_s: float) -> None:

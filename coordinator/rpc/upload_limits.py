@@ -35,8 +35,6 @@ class UploadLimits:
         self._calls: OrderedDict[str, TokenBucket] = OrderedDict()
         self._bytes: OrderedDict[str, TokenBucket] = OrderedDict()
         self._at_once: Counter[str] = Counter()
-        self.refused = 0
-        """Calls refused so far."""
 
     def begin(self, identity: str, others: tuple[str, ...], now: float) -> float:
         """Count a call that begins; ``end`` must follow. Returns the seconds that it has to wait first.
@@ -47,10 +45,10 @@ class UploadLimits:
             RateLimited: the identity has too many calls in progress, or would have to wait for long.
         """
         if self._at_once[identity] >= self._rates.calls_at_once:
-            raise self._refusal(f"{self._rates.calls_at_once} uploads of this identity are in progress")
+            raise _refusal(f"{self._rates.calls_at_once} uploads of this identity are in progress")
         wait_s = self._take(self._calls, identity, others, 1, self._rates.calls_per_second, now)
         if wait_s > _CALL_WAIT_MAX_S:
-            raise self._refusal(f"more than {self._rates.calls_per_second:g} uploads a second")
+            raise _refusal(f"more than {self._rates.calls_per_second:g} uploads a second")
         self._at_once[identity] += 1
         return wait_s
 
@@ -89,6 +87,6 @@ class UploadLimits:
             buckets.move_to_end(key)
         return bucket
 
-    def _refusal(self, cause: str) -> RateLimited:
-        self.refused += 1
-        return RateLimited("this machine uploads too fast", cause=cause, fix="nothing: uploads are repeated later")
+
+def _refusal(cause: str) -> RateLimited:
+    return RateLimited("this machine uploads too fast", cause=cause, fix="nothing: uploads are repeated later")

@@ -47,6 +47,10 @@ Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a t
 
 from __future__ import annotations
 
+import re
+
+_WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
 
 class RollcastError(Exception):
     """An error with a fix, for the person who runs the command.
@@ -65,6 +69,11 @@ class RollcastError(Exception):
         self.what = what
         self.cause = cause
         self.fix = fix
+
+    @property
+    def reason(self) -> str:
+        """Return the kind of error as metrics name it: "rate_limited"."""
+        return _WORD_STARTS.sub("_", type(self).__name__).lower()
 
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.what}"]

@@ -7,6 +7,8 @@ from ipaddress import ip_address, ip_network
 from typing import TypeVar
 
 ConnectionT = TypeVar("ConnectionT")
+TOO_MANY_CONNECTIONS = "too_many_connections"
+"""The reason for which connections are closed, as metrics name it."""
 
 
 def excess(idle: Iterable[tuple[str, ConnectionT]], *, per_address: int, most: int) -> list[ConnectionT]:

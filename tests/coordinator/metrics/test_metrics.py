@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.metrics.metrics import CoordinatorMetrics, LoopLag
+from rollcast.runtime.errors import RateLimited
 from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
 
 
@@ -61,6 +64,15 @@ def test_a_large_fleet_has_sums_only() -> None:
     found = samples(CoordinatorMetrics(lambda: many, sample_broadcast))
     assert found[("rollcast_peers", "peer,generating")] == 300
     assert not any(name.startswith("rollcast_peer_version_lag") for name, _ in found)
+
+
+def test_doors_show_what_they_refused() -> None:
+    metrics, refused = CoordinatorMetrics(sample_status, sample_broadcast), Counter[str]()
+    metrics.watch_doors({"control": refused, "http": {"too_many_connections": 3}})
+    refused[RateLimited("too fast").reason] += 2
+    found = samples(metrics)
+    assert found[("rollcast_refused_total", "control,rate_limited")] == 2
+    assert found[("rollcast_refused_total", "http,too_many_connections")] == 3
 
 
 def test_two_processes_in_one_do_not_share_a_registry() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -47,8 +48,9 @@ class Call:
         raise Aborted(code)
 
 
-async def gated(method: str, handler: Any) -> Any:
+async def gated(method: str, handler: Any, refused: Counter[str] | None = None) -> Any:
     gate = RoleGate("run", learner_called=lambda: None)
+    gate.refused = Counter() if refused is None else refused
 
     async def continuation(_details: Any) -> Any:
         return handler
@@ -70,13 +72,15 @@ STREAMED = grpc.unary_stream_rpc_method_handler(stream, pb.EvaluationRequest.Fro
 
 @pytest.mark.parametrize(("method", "handler"), [("ReportStep", UNARY), ("HeldOut", STREAMED)])
 async def test_nothing_is_read_from_a_caller_of_the_wrong_role(method: str, handler: Any) -> None:
-    served = await gated(method, handler)
+    refused: Counter[str] = Counter()
+    served = await gated(method, handler, refused)
     assert served.request_streaming  # else gRPC reads the message before it calls anything of ours
     behaviour = served.stream_stream if served.response_streaming else served.stream_unary
     call = Call("peer", bytes(1 << 20))
     with pytest.raises(Aborted, match="UNAUTHENTICATED"):
         await behaviour(None, call)
     assert call.reads == 0
+    assert refused == {"wrong_key": 1}
 
 
 async def test_a_call_with_one_message_gets_it() -> None:

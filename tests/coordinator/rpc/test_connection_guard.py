@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
+from coordinator.rpc import connection_guard
 from coordinator.rpc.connection_guard import Busy, ConnectionGuard, established, remote_of
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -54,7 +57,8 @@ async def test_the_oldest_connections_without_a_call_are_closed() -> None:
         names = [writer.get_extra_info("sockname")[:2] for _, writer in opened]
         busy = Busy()
         busy.began(f"ipv4:127.0.0.1:{names[0][1]}")
-        guard = ConnectionGuard(port, busy, per_address=4, most=100)
+        refused: Counter[str] = Counter()
+        guard = ConnectionGuard(port, busy, refused, per_address=4, most=100)
         guard._seen = dict.fromkeys(names)  # in order of age, which one look at the table does not show
         assert established(port) == set(names)
         assert await guard.check() == 7
@@ -62,4 +66,14 @@ async def test_the_oldest_connections_without_a_call_are_closed() -> None:
             if 1 <= index <= 7:
                 assert await asyncio.wait_for(reader.read(), 20) == b""
         assert not any(opened[index][0].at_eof() for index in (0, 8, 9, 10, 11))
-        assert guard.closed == 7
+        assert refused == {"too_many_connections": 7}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of this process are found in /proc")
+async def test_the_machines_sockets_are_not_listed_while_this_process_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_guard, "established", lambda _port: pytest.fail("listed"))
+    before = connection_guard.open_files()
+    with socket.socket():
+        assert connection_guard.open_files() == before + 1
+        guard = ConnectionGuard(1, Busy(), Counter(), per_address=before + 2, most=before + 2)
+        assert await guard.check() == 0
