@@ -91,7 +91,7 @@ BENCHES = {
     },
     "adversary": {
         "flood": "Flood a coordinator with 200 hostile connections; report what honest members and its memory notice.",
-        "adversary": "Sample as 15 kinds of attackers do; report after how many tokens each is convicted.",
+        "adversary": "Try 16 kinds of attackers, and hostile peers in a real run; report what each achieves.",
     },
     "structure": {
         "house": "Measure how easily code is found: modules per folder, import circles, files on an event's way.",

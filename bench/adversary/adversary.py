@@ -1,59 +1,110 @@
-"""Let every kind of attacker sample for a learner, and report after how many tokens each is convicted.
+"""Let every kind of attacker try, and report what each achieves before it is found.
 
-Margins are those of the learner's own forward pass, judgements those of the coordinator's own book. An attacker's
-tokens are resampled by rollout into many identities, for the medians and 99th percentiles. ``honest_tokens`` were
-sampled in other batches than the learner computes in; ``false_accusations`` counts the identities among them that
-were convicted. Keys that begin with an attacker's name: ``_share`` of its tokens that are beyond the bound,
-``_tokens_p50`` and ``_tokens_p99`` until it is convicted (null: not within the tokens sampled), ``_trained`` rollouts
-that had a weight before that, at the 99th percentile. The keys over attackers count those whose share is at least 0.11.
-``cost_ratio`` is the CPU time of a forward pass with margins divided by that of one without, with this small model.
+Parts, each alone with --only:
+
+- zoo: attackers sample for a learner. Margins are those of the learner's own forward pass, judgements those of the
+  coordinator's own book. An attacker's tokens are resampled by rollout into many identities, for the medians and 99th
+  percentiles. ``honest_tokens`` were sampled in other batches than the learner computes in, and are dealt to
+  ``honest_identities``; ``false_accusations`` counts those that were convicted, ``honest_cpu_s`` is the processor time
+  of sampling and judging them. Keys that begin with an attacker's name: ``_share`` of its tokens that are beyond the
+  bound, ``_tokens_p50`` and ``_tokens_p99`` until it is convicted (null: not within the tokens sampled), ``_trained``
+  rollouts that had a weight before that, at the 99th percentile. The keys over attackers count those whose share is at
+  least 0.11. ``flops_ratio`` is that of a forward pass with margins divided by that of one without, as XLA counts them,
+  and ``cost_ratio`` the same of processor time, with this small model.
+- strangers: real processes, an attacker of each kind in turn among honest peers (bench.adversary.strangers):
+  ``reward_loss_25`` is the share of the clean run's reward that is lost where a quarter of the fleet is hostile;
+  with ``--honest 9`` ``reward_loss_10``.
+- framed: ``framed_honest`` peers lost something because liars accused them, in simulations (bench.adversary.framed).
+- lured: ``ssrf_requests`` that a real peer sent to third parties (bench.adversary.lured).
+- flood: ``honest_p99_ratio`` and ``rss_growth_mib`` (bench.adversary.flood).
 """
 
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
 
+from bench.adversary import flood, lured, strangers
 from bench.adversary.attackers import ATTACKERS, Arena, Figures, figures_of
+from bench.adversary.framed import framed_honest
 from bench.machine import Outcome
 from learner.alignment.audit import BOUNDS_NATS
+from rollcast.runtime.errors import ConfigError
+
+PARTS = ("zoo", "strangers", "framed", "lured", "flood")
+HONEST_ROLLOUTS = 64  # of each honest identity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts: " + ", ".join(PARTS))
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--rollouts", type=int, default=128, help="rollouts that each attacker samples")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of a rollout")
     parser.add_argument("--honest-tokens", type=int, default=100_000)
     parser.add_argument("--identities", type=int, default=500, help="that each attacker's rollouts are dealt to")
+    parser.add_argument("--honest-identities", type=int, default=10_000, help="that honest rollouts are dealt to")
+    parser.add_argument("--seeds", type=int, default=20, help="simulations of liars")
+    parser.add_argument("--honest", type=int, default=3, help="honest peers beside one attacker")
+    parser.add_argument("--steps", type=int, default=120, help="learner steps of the runs with real processes")
+    parser.add_argument("--set", action="append", default=[], help="override a setting of those runs")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
+    parts = [part for part in arguments.only.split(",") if part]
+    if unknown := set(parts) - set(PARTS):
+        raise ConfigError(f"there is no part {sorted(unknown)[0]!r}", fix=f"use some of {', '.join(PARTS)}")
+    figures: dict[str, float] = {}
+    missing: tuple[str, ...] = ()
+    if "zoo" in parts:
+        figures, missing = _zoo(arguments)
+    if "strangers" in parts:
+        settings = [f"coordinator.run.steps={arguments.steps}", *arguments.set]
+        figures |= strangers.measure(Path("configs/local.toml"), arguments.honest, settings)
+    if "framed" in parts:
+        framed, liars = framed_honest(arguments.seeds)
+        figures |= {"framed_honest": float(framed), "liars": float(liars)}
+    if "lured" in parts:
+        figures["ssrf_requests"] = lured.requests()
+    if "flood" in parts:
+        figures |= flood.run(argparse.Namespace(seconds=flood.SECONDS, members=flood.MEMBERS)).figures
+    settings_of = {name: value for name, value in vars(arguments).items() if name not in ("json", "name")}
+    return Outcome(settings_of, figures, missing=missing)
+
+
+def _zoo(arguments: argparse.Namespace) -> tuple[dict[str, float], tuple[str, ...]]:
     arena = Arena(arguments.precision, arguments.tokens)
     bound = BOUNDS_NATS["jax-cpu", arguments.precision]
+    begun_s = time.process_time()
     honest = arena.honest(arguments.honest_tokens)
+    honest_cpu_s = time.process_time() - begun_s
     found = {
         name: figures_of(attack(arena, arguments.rollouts), bound, arguments.identities)
         for name, attack in ATTACKERS.items()
     }
-    accused = figures_of(honest, bound, arguments.identities)
+    accused = figures_of(honest, bound, arguments.honest_identities, HONEST_ROLLOUTS)
     figures: dict[str, float] = {
         "attackers": float(len(found)),
         "honest_tokens": float(honest.size),
+        "honest_identities": float(arguments.honest_identities),
         "honest_margin_max": float(honest.max()),
         "honest_off_share": float((honest > 0.0).mean()),
-        "false_accusations": round(accused.caught_share * arguments.identities),
+        "honest_cpu_s": honest_cpu_s,
+        "false_accusations": round(accused.caught_share * arguments.honest_identities),
         "cost_ratio": arena.cost_ratio(),
+        "flops_ratio": arena.flops_ratio(),
         **_over_all(found),
     }
     missing = []
     for name, one in found.items():
         figures |= {f"{name}_share": one.share, f"{name}_caught_share": one.caught_share}
+        figures[f"{name}_caught_in_64"] = one.caught_in_64
         if one.caught_share >= 0.99:
             figures |= {f"{name}_tokens_p50": one.tokens_p50, f"{name}_tokens_p99": one.tokens_p99}
             figures[f"{name}_trained"] = one.trained
         else:
             missing += [f"{name}_tokens_p50", f"{name}_tokens_p99", f"{name}_trained"]
-    settings = {name: value for name, value in vars(arguments).items() if name not in ("json", "name")}
-    return Outcome(settings, figures, missing=tuple(missing))
+    return figures, tuple(missing)
 
 
 def _over_all(found: dict[str, Figures]) -> dict[str, float]:

@@ -37,6 +37,7 @@ SAMPLER_ROWS = 64
 ODD_ROWS = 7  # honest tokens are sampled in batches of this size too
 OTHER_SEEDS = 1 << 40
 COST_ROUNDS = 20
+BEST_OF = 4
 LATE = 32  # rollouts that a late defector samples honestly first
 
 Array = np.ndarray[Any, Any]
@@ -108,6 +109,17 @@ class Arena:
             if number > 1:  # the first of each kind is compiled
                 least[number % 2] = min(least[number % 2], time.process_time() - begun_s)
         return least[1] / least[0]
+
+    def flops_ratio(self) -> float:
+        """Return the FLOPs of a forward pass with margins / without, as XLA counts them."""
+        rows = np.full((LEARNER_ROWS, len(PROMPT) + self.tokens), PROMPT[0], np.int32)
+        inputs = (rows, rows, np.ones(rows.shape, np.int32), np.ones(LEARNER_ROWS, np.float32))
+        seeds = np.ones((*rows.shape, 2), np.uint32)
+        plain, judged = (
+            self._score.lower(self.model, self.params, *inputs, seeds=one).compile().cost_analysis()["flops"]
+            for one in (None, seeds)
+        )
+        return float(judged / plain)
 
     def honest(self, tokens: int) -> Array:
         """Return margins of at least so many honestly sampled tokens, of two batch sizes."""
@@ -203,6 +215,14 @@ def _copied(arena: Arena, rollouts: int) -> Array:
     return arena.margins(arena.sample(arena.params, others), _seeds(rollouts))
 
 
+def _best_of_n(arena: Arena, rollouts: int) -> Array:
+    """Sample with the seed of the lease and with others, and send what it likes best."""
+    choices = [[other * OTHER_SEEDS + seed for seed in _seeds(rollouts)] for other in range(BEST_OF)]
+    candidates = np.stack([arena.sample(arena.params, seeds) for seeds in choices])
+    liked = candidates.sum(axis=2).argmax(axis=0)
+    return arena.margins(candidates[liked, np.arange(rollouts)], _seeds(rollouts))
+
+
 def _late_defector(arena: Arena, rollouts: int) -> Array:
     margins = _with(lambda params: params, 0.9)(arena, rollouts)
     return np.concatenate([np.zeros((LATE, arena.tokens), np.float32), margins])
@@ -219,6 +239,7 @@ ATTACKERS: dict[str, Attack] = {
     "canned": _canned,
     "random_text": _random_text,
     "copied": _copied,
+    "best_of_n": _best_of_n,
     "late_defector": _late_defector,
     "int4": _with(lambda params: _quantised(params, 4)),
     "int8": _with(lambda params: _quantised(params, 8)),
@@ -242,10 +263,13 @@ class Figures:
     trained: float  # rollouts with a weight before that, 99th percentile
 
 
-def figures_of(margins: Array, bound: float, identities: int) -> Figures:
-    """Deal an attacker's rollouts, f32 [rollouts, tokens] of margins, to identities and judge each."""
+def figures_of(margins: Array, bound: float, identities: int, rollouts: int | None = None) -> Figures:
+    """Deal an attacker's rollouts, f32 [rollouts, tokens] of margins, to identities and judge each.
+
+    rollouts: how many each identity gets; None: all.
+    """
     chance = np.random.default_rng(0)
-    runs = [_until_convicted(margins, bound, chance) for _ in range(identities)]
+    runs = [_until_convicted(margins, bound, chance, rollouts) for _ in range(identities)]
     caught = [run for run in runs if run is not None]
     tokens, trained = [number for number, _ in caught], [number for _, number in caught]
     return Figures(
@@ -262,10 +286,12 @@ def _percentile(values: list[int], share: float) -> float:
     return float(np.percentile(values, share)) if values else float("inf")
 
 
-def _until_convicted(margins: Array, bound: float, chance: np.random.Generator) -> tuple[int, int] | None:
+def _until_convicted(
+    margins: Array, bound: float, chance: np.random.Generator, rollouts: int | None
+) -> tuple[int, int] | None:
     """Return the tokens and the rollouts with a weight until an identity is convicted; None if it never is."""
     record, trained = AuditRecord(), 0
-    for index in chance.permutation(len(margins)):
+    for index in chance.permutation(len(margins))[:rollouts]:
         record.add(finding(margins[index], bound))
         if record.convicted:
             return record.tokens, trained

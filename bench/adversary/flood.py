@@ -36,14 +36,15 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
 
+SECONDS, MEMBERS = 20.0, 4
 _EVERY_S = 0.25  # between two requests of one member
 _START_S = 300.0
 _ANSWER_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=20.0, help="to measure before, and during the flood")
-    parser.add_argument("--members", type=int, default=4, help="honest members")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="to measure before, and during the flood")
+    parser.add_argument("--members", type=int, default=MEMBERS, help="honest members")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -35,6 +35,7 @@ class RunShape:
     lease_deadline_s: float = 30.0
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 5.0
+    dial_back: bool = True
 
 
 def answer_to(prompt: str) -> str:
@@ -61,6 +62,7 @@ class CoordinatorProcess:
             f"groups_per_step = {shape.groups_per_step}\nsamples_per_group = {shape.samples_per_group}\n"
             f'[task]\nkind = "jsonl"\npath = "{problems}"\n[sampling]\nnew_tokens_max = {shape.new_tokens_max}\n'
             f"[serve]\ngrpc_port = {grpc_port}\nhttp_port = {http_port}\n[join]\npeers_max = {shape.peers_max}\n"
+            f"[relay]\ndial_back = {str(shape.dial_back).lower()}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
             f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
             f"heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n"

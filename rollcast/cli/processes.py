@@ -160,9 +160,9 @@ class Fleet:
             self._spawn(f"peer-{number}", "peer")
         return endpoints
 
-    def add_peer(self, name: str) -> None:
-        """Start one more peer during the run."""
-        self._write_peer(name)
+    def add_peer(self, name: str, invite: Path | None = None) -> None:
+        """Start one more peer during the run, with the invite in a file or, if that is None, with the run's own."""
+        self._write_peer(name, invite)
         self._spawn(name, "peer")
 
     def restart(self, name: str) -> None:
@@ -262,13 +262,13 @@ class Fleet:
     def _invite(self, role: str) -> Path:
         return self.folder.secrets / f"invite-{role}.txt"
 
-    def _write_peer(self, name: str) -> None:
+    def _write_peer(self, name: str, invite: Path | None = None) -> None:
         engine, own = self.config.peer.engine, self.shares.get(name)
         share = self.config.peer.limits.vram_share_max or (None if own is None else own.memory_share)
         cache = engine.compilation_cache or self._compilation_cache
         changes: dict[str, Any] = {
             "name": name,
-            "invite_file": self._invite("peer"),
+            "invite_file": invite or self._invite("peer"),
             "state_folder": self.folder.root / "peers" / name,
             "engine": engine.model_copy(update={"compilation_cache": cache}),
             # Polite peers give way to other programs; here the learner waits for them.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bench.__main__ as main
+from bench.adversary import lured
 from bench.adversary.adversary import _over_all
 from bench.adversary.attackers import ATTACKERS, figures_of, finding
 
@@ -37,8 +38,31 @@ def test_the_zoo_has_at_least_fourteen_attackers() -> None:
     assert "adversary" in main.BENCHES["adversary"]
 
 
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["adversary", "--only", "zoo,nothing"]) == 64
+    assert "no part 'nothing'" in capsys.readouterr().err
+
+
+def test_the_addresses_that_members_lie_about_are_third_parties() -> None:
+    assert all("{port}" in lie for lie in lured.LIES)
+
+
 @pytest.mark.slow
 def test_a_small_zoo_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--json", "--rollouts", "16", "--tokens", "16", "--honest-tokens", "500", "--identities", "20"]
+    options = [
+        "--json",
+        "--only",
+        "zoo",
+        "--honest-identities",
+        "20",
+        "--rollouts",
+        "16",
+        "--tokens",
+        "16",
+        "--honest-tokens",
+        "500",
+        "--identities",
+        "20",
+    ]
     assert main.main(["adversary", *options]) == 0
     assert '"false_accusations": 0' in capsys.readouterr().out
