@@ -38,7 +38,7 @@ from learner.publishing.versions import Freezing, RetainedVersions, no_longer_ne
 from learner.step_profiler import StepProfiler
 from learner.teacher.endpoint import TeacherEndpoint, laid_out
 from learner.throughput import Throughput
-from learner.training.batch_check import BatchRules, check_batch
+from learner.training.batch_check import BatchRules, check_batch, signal_of
 from learner.training.micro_batches import FloatArray
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.skipped_updates import SkippedUpdates
@@ -83,6 +83,7 @@ class LoopSettings:
     batch_timeout_s: float
     objective: ObjectiveConfig
     completion_tokens_max: int
+    stop_token_ids: tuple[int, ...]
     packed_row_tokens: int  # least length in tokens of rows that rollouts share; 0: one row per rollout
     rules: BatchRules
     behaviour: BehaviourSource
@@ -270,8 +271,8 @@ class TrainingLoop:
         if not batch.replayed:  # the earlier life of this learner evaluated after replayed steps
             self._parts.evaluations.step_done(self.step, self._at.newest_version, self._parts.publications.kept())
         values |= self._parts.evaluations.take_figures() | skipped
+        values |= signal_of(rows, self._settings.completion_tokens_max, self._settings.stop_token_ids)
         values |= {
-            "reward_mean": sum(row.reward for row in rows) / len(rows),
             "published_in_s": self._parts.publications.last_s,
             "version": float(self._at.newest_version),
             "epoch": float(self._at.epoch),

@@ -396,6 +396,7 @@ class _Life:
             batch_timeout_s=config.batch_timeout_s,
             objective=config.objective,
             completion_tokens_max=self._facts.sampling.max_new_tokens,
+            stop_token_ids=self._facts.sampling.stop_token_ids,
             packed_row_tokens=config.packed_row_tokens,
             rules=self._facts.rules,
             behaviour=config.behaviour,

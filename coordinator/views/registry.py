@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.status.status import RunStatus
-from coordinator.views.alerts import Alert, AlertBook, Health, Lately, Seen, find_alerts
+from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
 from coordinator.views.broadcast import BroadcastView, build_broadcast
 from coordinator.views.capacity import CapacityView, build_capacity
 from coordinator.views.event_rows import EventView
 from coordinator.views.history import SAMPLE_S, History
+from coordinator.views.learning_alerts import find_learning_alerts
 from coordinator.views.overview import Overview, build_overview
 from coordinator.views.relay_tree import Shape
 from coordinator.views.samples import take_sample
@@ -104,7 +105,14 @@ class ViewRegistry:
         since_unix_s = run.unix_clock() - LATELY_S
         cloned = tuple(one for one in self.cloned if one.at_unix_s >= since_unix_s)
         seen = Seen(run.core.state, status, self._lately(), run.health(), spending, now, cloned)
-        return self._alerts.update(find_alerts(seen), now)
+        return self._alerts.update([*find_alerts(seen), *self._learning()], now)
+
+    def _learning(self) -> Iterator[Found]:
+        state = self.run.core.state
+        if state.ended:
+            return iter(())
+        rate = state.progress.values.get("learning_rate")
+        return find_learning_alerts(tuple(state.progress.signals), rate, state.settings.sampling.max_new_tokens)
 
     def _lately(self) -> Lately:
         if len(self._counts) < 2:

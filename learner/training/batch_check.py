@@ -16,6 +16,29 @@ from rollcast.wire.routes import RouteShape
 _FIX = "this is a bug of Rollcast, not of your configuration: please report it with the run's logs"
 
 
+def signal_of(
+    rows: Sequence[TrainingRow], completion_tokens_max: int, stop_token_ids: Container[int]
+) -> dict[str, float]:
+    """Return what a batch's rewards and lengths say about whether there is something to learn from.
+
+    ``flat_groups_share``: of the prompt groups, those in which all rewards are equal, which have no advantage.
+    ``cut_short_share``: of the rollouts, those whose completion has as many tokens as it may have, and no end.
+    """
+    rewards: dict[int, set[float]] = {}
+    for row in rows:
+        rewards.setdefault(row.group_id, set()).add(row.reward)
+    cut = sum(
+        row.tokens - len(row.prompt_token_ids) >= completion_tokens_max
+        and row.segments[-1].token_ids[-1] not in stop_token_ids
+        for row in rows
+    )
+    return {
+        "reward_mean": sum(row.reward for row in rows) / len(rows),
+        "flat_groups_share": sum(len(one) == 1 for one in rewards.values()) / len(rewards),
+        "cut_short_share": cut / len(rows),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRules:
     """The rules that every batch of a run follows."""

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.core.members.mismatch import PEER_KEYS
 from rollcast.runtime.windows import Series, Window
 from rollcast.wire.ids import Step
+
+SIGNALS_KEPT = 500  # learner steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepSignal:
+    """What a step says about whether the policy learns; None where the learner did not report it."""
+
+    step: int
+    reward: float  # mean
+    entropy: float | None = None  # nats a token
+    flat_groups_share: float | None = None  # of the prompt groups, those in which all rewards are equal
+    cut_short_share: float | None = None  # of the rollouts, those that ended at the limit on their length
 
 
 @dataclass(slots=True)
@@ -21,6 +35,7 @@ class LearnerProgress:
     called_at: float | None = None  # of its last call, on the core's clock; None before the first since the start
     values: dict[str, float] = field(default_factory=dict)  # newest value of every figure
     reward_history: Series = field(default_factory=Series)
+    signals: deque[StepSignal] = field(default_factory=lambda: deque(maxlen=SIGNALS_KEPT))
     train_s: Window = field(default_factory=Window)  # seconds per step apart from waiting
     _busy_s: float = 0.0
     _total_s: float = 0.0
@@ -41,6 +56,8 @@ class LearnerProgress:
         reward = values.get("reward_mean")
         if reward is not None and math.isfinite(reward):
             self.reward_history.add(step, reward)
+            others = (values.get(name) for name in ("entropy", "flat_groups_share", "cut_short_share"))
+            self.signals.append(StepSignal(step, reward, *others))
         self._steps_seen += 1
         step_s = values.get("step_s", 0.0)
         if self._steps_seen > 1 and step_s > 0.0:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.training.batch_check import BatchRules, check_batch
+from learner.training.batch_check import BatchRules, check_batch, signal_of
 from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -47,6 +47,15 @@ def test_a_good_batch_becomes_rows() -> None:
     assert [row.reward for row in rows] == [0.0, 1.0, 2.0, 3.0]
     assert [part.version for part in rows[0].segments] == [5, 7]
     assert rows[0].temperature == 0.5
+
+
+def test_the_signal_of_a_batch_is_its_groups_that_differ() -> None:
+    rows = check_batch(batch(), STEP, RULES, TrainedIds())
+    assert signal_of(rows, 5, ()) == {"reward_mean": 1.5, "flat_groups_share": 0.0, "cut_short_share": 0.0}
+    solved = [replace(row, reward=1.0) if row.group_id == 0 else row for row in rows]
+    assert signal_of(solved, 4, (1,)) == {"reward_mean": 1.75, "flat_groups_share": 0.5, "cut_short_share": 1.0}
+    ended = solved[0].segments[-1].token_ids[-1]
+    assert signal_of(solved, 4, (ended,))["cut_short_share"] == 0.0  # they end with their last token
 
 
 def set_version(version: int) -> Callable[[list[pb.TrainingRollout]], None]:
