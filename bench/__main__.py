@@ -93,6 +93,9 @@ BENCHES = {
         "flood": "Flood a coordinator with 200 hostile connections; report what honest members and its memory notice.",
         "adversary": "Try 16 kinds of attackers, and hostile peers in a real run; report what each achieves.",
     },
+    "tasks": {
+        "environments": "Train on the shipped environments: reward before and after, and tokens tokenised twice.",
+    },
     "structure": {
         "house": "Measure how easily code is found: modules per folder, import circles, files on an event's way.",
     },

@@ -7,7 +7,7 @@ to append: nothing that is in an episode already is rendered or tokenised again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, assert_never
 
 from coordinator.core.events.episode_events import (
@@ -22,12 +22,12 @@ from coordinator.core.events.episode_events import (
     StepEpisode,
 )
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Reply, Turn
+from coordinator.environments.games import Message, Turn
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import RollcastError, TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer
-from rollcast.wire.text.tool_calls import parse_turn
+from rollcast.wire.text.tool_calls import ToolFormat, parse_turn
 
 REASON_LENGTH_MAX = 1_000  # characters of a failure's reason: the end of a traceback says the most
 
@@ -101,8 +101,10 @@ class EpisodePlayer:
         return EpisodeOpened(action.episode)
 
     async def _step(self, action: StepEpisode) -> EpisodeStepped:
-        reply = await self._pool.step(action.episode, self._turn(action))
-        tokens = () if reply.done else self._reply_tokens(reply, action.tokens)
+        text = self._tokenizer.decode(action.tokens)
+        turn = turn_of(text, self._tokenizer.tool_format, last=action.truncated)
+        reply = await self._pool.step(action.episode, turn)
+        tokens = () if reply.done else reply_tokens(self._tokenizer, reply.messages, action.tokens)
         by_tools = bool(reply.messages) and all(one["role"] == "tool" for one in reply.messages)
         role: ObservationRole = "tool" if by_tools else "user"
         return EpisodeStepped(action.episode, action.turn, tokens, role, reply.reward, reply.done)
@@ -110,15 +112,22 @@ class EpisodePlayer:
     async def _close(self, action: CloseEpisode) -> None:
         await self._pool.close_episode(action.episode)
 
-    def _turn(self, action: StepEpisode) -> Turn:
-        text = self._tokenizer.decode(action.tokens)
-        parsed = parse_turn(text, self._tokenizer.tool_format)
-        calls: list[Mapping[str, Any]] = [{"name": one.name, "arguments": dict(one.arguments)} for one in parsed.calls]
-        return Turn(text, parsed.content, parsed.reasoning, calls, action.truncated)
 
-    def _reply_tokens(self, reply: Reply, said: tuple[int, ...]) -> tuple[int, ...]:
-        ended = bool(said) and said[-1] in self._tokenizer.stop_ids
-        try:
-            return tuple(self._tokenizer.encode_reply(reply.messages, ended=ended))
-        except TaskError as error:
-            raise EnvironmentFailed(f"the environment's reply has no tokens: {error.what}", retryable=False) from error
+def turn_of(text: str, form: ToolFormat, *, last: bool = False) -> Turn:
+    """Return a turn with the parts that are found in its text."""
+    parsed = parse_turn(text, form)
+    calls: list[Mapping[str, Any]] = [{"name": one.name, "arguments": dict(one.arguments)} for one in parsed.calls]
+    return Turn(text, parsed.content, parsed.reasoning, calls, last)
+
+
+def reply_tokens(tokenizer: TextTokenizer, messages: Sequence[Message], said: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens to append after a turn of the policy, whose tokens are ``said``.
+
+    Raises:
+        EnvironmentFailed: the messages cannot be encoded.
+    """
+    ended = bool(said) and said[-1] in tokenizer.stop_ids
+    try:
+        return tuple(tokenizer.encode_reply(messages, ended=ended))
+    except TaskError as error:
+        raise EnvironmentFailed(f"the environment's reply has no tokens: {error.what}", retryable=False) from error

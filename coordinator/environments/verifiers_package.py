@@ -69,14 +69,17 @@ class VerifiersGames:
         """Return a game that has not begun."""
         return VerifiersGame(self)
 
-    async def run(self, number: int, game: VerifiersGame) -> Any:
-        """Run the task of this number to its end, with the game as the model; return the package's episode."""
+    def task(self, number: int) -> Any:
+        """Return the task of this number."""
+        return self._tasks[number % len(self._tasks)]
+
+    async def run(self, task: Any, game: VerifiersGame) -> Any:
+        """Run the task to its end, with the game as the model; return the package's episode."""
         import verifiers.v1 as vf
 
         await self._open()
         client = vf.EvalClientConfig(base_url=self._model.url, api_key_var="ROLLCAST_NO_KEY")
         context = vf.ModelContext(model="policy", client=client)
-        task = self._tasks[number % len(self._tasks)]
         try:
             return await self._environment.run_episode(task, context, on_trace=lambda trace: self._minted(trace, game))
         finally:
@@ -107,6 +110,8 @@ class VerifiersGame:
         self._requests: asyncio.Queue[_Request] = asyncio.Queue()
         self._request: _Request | None = None  # waits for the policy's turn
         self._known: Sequence[Message] = ()  # messages before the policy's next turn
+        self._task_data: Any = None
+        self._turns = 0
         self.traces: list[Any] = []
 
     async def reset(self, seed: int) -> Start:
@@ -115,7 +120,9 @@ class VerifiersGame:
         Raises:
             RuntimeError: the environment ended before it asked the policy.
         """
-        self._run = asyncio.create_task(self._games.run(seed, self))
+        task = self._games.task(seed)
+        self._task_data = task.data
+        self._run = asyncio.create_task(self._games.run(task, self))
         request = await self._next()
         if request is None:
             raise RuntimeError(f"the environment asked for nothing: {_errors(self._run.result())}")
@@ -126,6 +133,7 @@ class VerifiersGame:
         """Answer the request with the policy's turn, and return what the environment makes of it."""
         assert self._run is not None
         assert self._request is not None
+        self._turns += 1
         self._request.answer.set_result(_completion(turn))
         request = await self._next()
         if request is not None and turn.last:
@@ -140,8 +148,9 @@ class VerifiersGame:
         return Reply(request.messages[before:], 0.0, done=False)
 
     async def demonstrate(self) -> str | None:
-        """Return None: environments of the package have no teacher."""
-        return None
+        """Return this turn's entry of the task data's field ``teacher``, a list of texts; None if it has none."""
+        teacher = getattr(self._task_data, "teacher", ())
+        return str(teacher[self._turns]) if self._turns < len(teacher) else None
 
     async def close(self) -> None:
         """Cancel the episode; the package frees its runtime and tools."""

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Sequence
 
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Turn
+from coordinator.environments.player import turn_of
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.tasks.checks.task import Score
 from coordinator.verifiers.scorer import DETAIL_LENGTH_MAX, Failed, Scored, ScoreItem, Scorer, Verdict
 from rollcast.wire.ids import EpisodeId
-from rollcast.wire.text.tool_calls import ToolFormat, parse_turn
+from rollcast.wire.text.tool_calls import ToolFormat
 
 
 class FirstTurnScorer:
@@ -48,9 +48,7 @@ class FirstTurnScorer:
     async def _play(self, item: ScoreItem) -> Verdict:
         # Episodes of the core have positive ids.
         episode, data = EpisodeId(-next(self._numbers)), item.problem.data
-        said = parse_turn(item.completion_text, self.form)
-        calls = [{"name": one.name, "arguments": dict(one.arguments)} for one in said.calls]
-        turn = Turn(item.completion_text, said.content, said.reasoning, calls, last=True)
+        turn = turn_of(item.completion_text, self.form, last=True)
         try:
             await self._pool.open(episode, data["environment"], data["seed"])
             reply = await self._pool.step(episode, turn)

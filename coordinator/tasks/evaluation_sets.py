@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from coordinator.tasks.checks.task import Problem, TaskAdapter
 from coordinator.tasks.mixture import Example
 from coordinator.tasks.multi_task import named
-from coordinator.tasks.part_stream import text_hash
+from coordinator.tasks.part_stream import problem_hash
 from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 
@@ -40,7 +40,7 @@ def pick(name: str, part: str, adapter: TaskAdapter, limits: TokenLimits, wanted
         if tokens is None:
             passed_over += 1
         else:
-            found.setdefault(text_hash(problem.prompt), (problem, tokens))
+            found.setdefault(problem_hash(problem), (problem, tokens))
         if len(found) == wanted:
             break
     if not found:
@@ -55,7 +55,7 @@ def pick(name: str, part: str, adapter: TaskAdapter, limits: TokenLimits, wanted
 
 def texts_of(sets: Sequence[EvaluationSet]) -> frozenset[int]:
     """Return the hashes of all prompts of the sets, which training leaves out."""
-    return frozenset(text_hash(example.problem.prompt) for one in sets for example in one.examples)
+    return frozenset(problem_hash(example.problem) for one in sets for example in one.examples)
 
 
 def with_held_out(held_out: Sequence[Example], sets: Sequence[EvaluationSet]) -> Mapping[str, EvaluationSet]:

@@ -74,7 +74,7 @@ class PartStream:
         number = self.cursor.next
         problem = named(self.name, self._adapter.problem(self._training_index(number)))
         self.cursor.next += 1
-        text = text_hash(problem.prompt)
+        text = problem_hash(problem)
         if text < self._threshold:
             return None
         if text in kept_out:
@@ -90,7 +90,7 @@ class PartStream:
     def example(self, example_id: int, kept_out: Collection[int]) -> tuple[Problem, tuple[int, ...]] | None:
         """Return a problem for the warm start with its prompt's tokens; None if it is unusable or held out."""
         problem = named(self.name, self._adapter.problem(EXAMPLES_START + example_id))
-        text = text_hash(problem.prompt)
+        text = problem_hash(problem)
         prompt = None if text < self._threshold or text in kept_out else self.usable_prompt(problem)
         return None if prompt is None else (problem, prompt)
 
@@ -112,7 +112,7 @@ class PartStream:
             problem = named(self.name, self._adapter.problem(index))
             token_ids = self.usable_prompt(problem)
             if token_ids is not None:
-                usable.setdefault(text_hash(problem.prompt), (problem, token_ids))
+                usable.setdefault(problem_hash(problem), (problem, token_ids))
             if looked_at >= target:
                 if len(usable) * HELD_OUT_SHARE_AIM >= wanted:
                     break
@@ -158,6 +158,11 @@ class PartStream:
             cause=f"{usable} different ones are usable: {self._limits.lengths()}",
             fix=" or ".join([*self._limits.higher_limits(), lower]),
         )
+
+
+def problem_hash(problem: Problem) -> int:
+    """Return the hash by which problems are told apart: of the prompt, and of a game also of the seed."""
+    return text_hash(f"{problem.data['seed']} {problem.prompt}" if "environment" in problem.data else problem.prompt)
 
 
 def text_hash(text: str) -> int:

@@ -27,6 +27,16 @@ _UP = ("rollcast config validate run.toml", "rollcast up run.toml")
 STARTS: dict[str, Start] = {
     "demo": Start("demo", "the demonstration: a small policy learns two-digit sums", _UP),
     "jsonl": Start("jsonl", "questions and answers of your own, in a file", _UP),
+    "guessing": Start("guessing", "an environment of your own, in one class: a guessing game", _UP),
+    "calculator": Start("calculator", "an environment with a tool: the policy learns to ask a calculator", _UP),
+    "verifiers": Start(
+        "verifiers-recall",
+        "an environment of the package verifiers, of two turns",
+        (
+            "python -m venv venv && venv/bin/pip install 'verifiers==0.4.*'",
+            "rollcast up run.toml --set 'coordinator.task.python=\"venv/bin/python\"'",
+        ),
+    ),
     "published": Start(
         "published",
         "Qwen3-4B learns mathematics",
