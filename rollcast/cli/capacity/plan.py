@@ -35,6 +35,7 @@ from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenar
 from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
 from rollcast.cli.durations import seconds_of
 from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.version import software_version
 
 _USD = re.compile(r"\$?(\d+(?:\.\d+)?)(?:usd|\$)?", re.IGNORECASE)
@@ -50,6 +51,7 @@ def plan(
     seed: int = 0,
     all_rows: Annotated[bool, Parameter(name="--all", negative=())] = False,
     form: FormatOption = "table",
+    out: Path | None = None,
     plot: Path | None = None,
 ) -> int:
     """Choose the cheapest set of workers that keeps the learner busy within the staleness limit.
@@ -71,6 +73,8 @@ def plan(
         Show all workers, including those that are off.
     form
         Output format: table, json (a document with a versioned schema), csv (workers only) or html.
+    out
+        File for the plan as a JSON document, which explain, validate, replan, diff and apply read.
     plot
         Plot utilisation against the number of workers to this .png or .svg file.
     """
@@ -82,6 +86,12 @@ def plan(
     asked = scenario(pool, demand)
     document = planned(asked) if goal is None else planned_for(goal, _scenarios(asked, goal, pool, demand), seed)
     show(document, form, all_rows=all_rows)
+    if out is not None:
+        save(out, document)
+    elif form == "table" and document.plan.feasible:
+        note(
+            ["`--out plan.json` saves this plan; `rollcast capacity validate plan.json` simulates it."]
+        )
     if plot is not None:
         plot_utilisation(plot, document.plan)
     kept = document.verdict is None or document.verdict.kept
@@ -160,6 +170,19 @@ def documented(made: Plan, asked: Scenario) -> PlanDocument:
         made_at=now(),
         machines=asked.machines,
     )
+
+
+def save(path: Path, document: PlanDocument) -> None:
+    """Write a plan as JSON, and say which command tests it.
+
+    Raises:
+        RunFolderError: the file cannot be written.
+    """
+    try:
+        write_atomically(path, encode(document) + b"\n", mode=0o644)
+    except OSError as error:
+        raise run_folder_error(path.parent, error) from None
+    note([f"Saved {path}; `rollcast capacity validate {path}` simulates the promised run, `apply {path}` starts it."])
 
 
 def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) -> None:

@@ -158,6 +158,14 @@ def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.Ca
     assert document["one_more_dollar"]["rollouts_per_second"] > 0
 
 
+def test_a_plan_is_saved_beside_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    found = call(capsys, "plan", *small_pool(tmp_path), "--out", str(file))
+    assert "staleness limit, S" in found.out
+    assert f"`rollcast capacity validate {file}`" in found.err
+    assert call(capsys, "explain", str(file)).status == 0
+
+
 def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "explain", *small_pool(tmp_path), "--largest-model")
     assert "The largest model of the catalogue with a sufficient set is" in found.out
