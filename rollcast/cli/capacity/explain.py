@@ -45,7 +45,7 @@ def explain(
     Parameters
     ----------
     file
-        A plan that `rollcast capacity plan --format json` wrote. Without it, a plan is made from the options.
+        A plan that `rollcast capacity plan --out` saved. Without it, a plan is made from the options.
     more_usd_per_hour
         Extra budget in US dollars per hour whose effect is shown.
     largest_model

@@ -89,9 +89,7 @@ def plan(
     if out is not None:
         save(out, document)
     elif form == "table" and document.plan.feasible:
-        note(
-            ["`--out plan.json` saves this plan; `rollcast capacity validate plan.json` simulates it."]
-        )
+        note(["`--out plan.json` saves this plan; `rollcast capacity validate plan.json` simulates it."])
     if plot is not None:
         plot_utilisation(plot, document.plan)
     kept = document.verdict is None or document.verdict.kept

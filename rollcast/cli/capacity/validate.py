@@ -27,7 +27,7 @@ def validate(
     Parameters
     ----------
     file
-        A plan that `rollcast capacity plan --format json` wrote.
+        A plan that `rollcast capacity plan --out` saved.
     steps
         Number of learner steps to measure, after a warm-up.
     seed
