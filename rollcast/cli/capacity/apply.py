@@ -53,7 +53,7 @@ def apply(
     Parameters
     ----------
     plan
-        The plan, which `rollcast capacity plan --format json` wrote.
+        The plan, which `rollcast capacity plan --out` saved.
     yes
         Carry it out, and wait until every worker has joined or its start has failed.
     stop_others

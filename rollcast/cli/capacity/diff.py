@@ -24,7 +24,7 @@ def diff(before: Path, after: Path, /, *, form: FormatOption = "table") -> int:
     Parameters
     ----------
     before, after
-        Plans that `rollcast capacity plan --format json` wrote.
+        Plans that `rollcast capacity plan --out` saved.
     form
         Output format: table, json, csv (switched workers only) or html.
     """

@@ -46,7 +46,7 @@ def replan(
     Parameters
     ----------
     before
-        The plan in force, which `rollcast capacity plan --format json` wrote.
+        The plan in force, which `rollcast capacity plan --out` saved.
     events
         File of JSON lines with the arrivals, departures, and changes of price and speed since; the plan is followed
         through them.
