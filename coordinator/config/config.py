@@ -10,18 +10,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.config.activation import CapacityConfig
+from coordinator.config.checks import CodeCheck, single_checks
 from coordinator.config.environments import EnvironmentPoolConfig
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
 from coordinator.config.tasks import (
     SET_NAME,
     TWO_DIGIT_SUMS,
-    CodeCheck,
     EvaluationSetConfig,
-    MixtureTask,
     ReasoningGymTask,
     RowsConfig,
     TaskConfig,
+    single_tasks,
 )
 from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.staleness.policy import LatePolicy
@@ -382,12 +382,11 @@ class CoordinatorConfig(ConfigModel):
     def _sets_and_checks_fit(self) -> CoordinatorConfig:
         if "held_out" in self.evaluation_sets:
             raise ValueError("evaluation_sets.held_out: this name belongs to held_out_problems; choose another")
-        tasks = [part.task for part in self.task.parts] if isinstance(self.task, MixtureTask) else [self.task]
-        for task in (*tasks, *(one.task for one in self.evaluation_sets.values())):
-            check = task.check if isinstance(task, RowsConfig) else None
-            if isinstance(check, CodeCheck) and check.total_timeout_s >= self.verifier.timeout_s:
-                raise ValueError(
-                    f"check.total_timeout_s = {check.total_timeout_s:g} must be less than verifier.timeout_s = "
-                    f"{self.verifier.timeout_s:g}, after which it has no score whatever it has passed"
-                )
+        for task in (*single_tasks(self.task), *(one.task for one in self.evaluation_sets.values())):
+            for check in single_checks(task.check) if isinstance(task, RowsConfig) else []:
+                if isinstance(check, CodeCheck) and check.total_timeout_s >= self.verifier.timeout_s:
+                    raise ValueError(
+                        f"check.total_timeout_s = {check.total_timeout_s:g} must be less than verifier.timeout_s = "
+                        f"{self.verifier.timeout_s:g}, after which it has no score whatever it has passed"
+                    )
         return self

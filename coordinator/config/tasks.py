@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from coordinator.config.checks import CheckConfig, MathCheck, PythonCheck, check_one_function, single_checks
 from coordinator.config.environments import GymTask, VerifiersTask
 from rollcast.runtime.config import ConfigModel
 
@@ -27,53 +28,6 @@ class FieldsConfig(ConfigModel):
     """Column with the unit tests of a programming problem; empty: none."""
     metadata: list[str] = Field(default_factory=list, max_length=32)
     """Further columns to keep with each problem."""
-
-
-class ExactCheck(ConfigModel):
-    """Accept a completion that is the same text as the answer."""
-
-    kind: Literal["exact"] = "exact"
-    """Selects this check."""
-    ignore_case: bool = False
-    """Whether upper and lower case count as equal: `Paris` and `paris`."""
-    last_line: bool = False
-    """Whether only the last line of a completion that is not empty is compared."""
-
-
-class MathCheck(ConfigModel):
-    """Accept a completion that is the same text as the answer or mathematically equal to it (math-verify)."""
-
-    kind: Literal["math"] = "math"
-    """Selects this check."""
-
-
-class CodeCheck(ConfigModel):
-    """Accept a program that passes its unit tests in a sandboxed process: no network, bounded time and memory."""
-
-    kind: Literal["code"] = "code"
-    """Selects this check."""
-    test_timeout_s: float = Field(4.0, gt=0.0, le=600.0)
-    """Timeout of one test, in seconds."""
-    total_timeout_s: float = Field(8.0, gt=0.0, le=3600.0)
-    """Timeout of all tests of a completion together, in seconds; must be less than verifier.timeout_s."""
-    tests_max: int = Field(64, ge=1, le=4096)
-    """Most tests to run for a completion; the first ones are run."""
-    partial_credit: bool = False
-    """Whether the reward is the share of tests passed; otherwise it is 1 if all pass and 0 if any fails."""
-    memory_bytes: int = Field(512 << 20, ge=32 << 20)
-    """Most bytes of address space for each of the program's processes."""
-    processes_max: int = Field(8, ge=1, le=256)
-    """Most processes and threads that a program may have."""
-    output_bytes_max: int = Field(1 << 20, ge=1 << 10, le=64 << 20)
-    """Most bytes that a test may print."""
-    file_bytes_max: int = Field(16 << 20, ge=0)
-    """Most bytes of each file that a program writes in its own folder."""
-    isolation: Literal["full", "best"] = "full"
-    """full: refuse to start if the kernel cannot keep programs off the network and the files; best: use the
-    protections that exist, and log which are missing."""
-
-
-CheckConfig = Annotated[ExactCheck | MathCheck | CodeCheck, Field(discriminator="kind")]
 
 
 class ReasoningGymTask(ConfigModel):
@@ -133,8 +87,27 @@ class HuggingFaceTask(RowsConfig):
     """Commit, tag or branch; empty: the newest. A commit makes the run repeatable."""
 
 
+class PythonTask(RowsConfig):
+    """Problems from a Python function that yields rows: the same ones at each start."""
+
+    kind: Literal["python"]
+    """Selects this source of problems."""
+    path: str = ""
+    """File and function, as in `task.py:problems`; a relative path starts at the working directory."""
+    name: str = ""
+    """Name of an installed entry point in the group `rollcast.tasks`, instead of a path."""
+    rows_max: int = Field(100_000, ge=1)
+    """Rows to read at most, so that an endless generator is cut off here."""
+
+    @model_validator(mode="after")
+    def _names_one_function(self) -> PythonTask:
+        check_one_function(self.path, self.name)
+        return self
+
+
 SingleTaskConfig = Annotated[
-    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | GymTask | VerifiersTask, Field(discriminator="kind")
+    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | PythonTask | GymTask | VerifiersTask,
+    Field(discriminator="kind"),
 ]
 
 
@@ -194,6 +167,19 @@ class MixtureTask(ConfigModel):
 
 
 TaskConfig = Annotated[
-    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | GymTask | VerifiersTask | MixtureTask,
+    ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask | PythonTask | GymTask | VerifiersTask | MixtureTask,
     Field(discriminator="kind"),
 ]
+
+
+def single_tasks(config: TaskConfig) -> list[SingleTaskConfig]:
+    """Return the tasks that a task consists of: a mixture's, or itself."""
+    return [part.task for part in config.parts] if isinstance(config, MixtureTask) else [config]
+
+
+def users_code(config: TaskConfig) -> bool:
+    """Whether a reward function of the user scores completions of the task."""
+    checks = [
+        check for task in single_tasks(config) if isinstance(task, RowsConfig) for check in single_checks(task.check)
+    ]
+    return any(isinstance(check, PythonCheck) for check in checks)

@@ -245,6 +245,15 @@ def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
     return int(count)
 
 
+def select_batch_parts(connection: sqlite3.Connection, step: Step) -> dict[str, float]:
+    rows = connection.execute(
+        "SELECT part.key, avg(part.value) FROM batch_rollouts JOIN scores USING (rollout_id)"
+        " JOIN json_each(scores.parts) AS part WHERE step = ? GROUP BY part.key ORDER BY part.key",
+        (step,),
+    )
+    return {str(name): float(mean) for name, mean in rows}
+
+
 def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
     _require_kept(connection, step)
     rows = connection.execute(

@@ -242,6 +242,9 @@ class Ledger(CompactingStore):
     def get_meta(self, key: str) -> asyncio.Future[str | None]:
         return self._thread.submit(lambda connection: facts.get_meta(connection, key))
 
+    def batch_parts(self, step: Step) -> asyncio.Future[dict[str, float]]:
+        return self._thread.submit(lambda connection: sql.select_batch_parts(connection, step))
+
     def batch_size(self, step: Step) -> asyncio.Future[int]:
         return self._thread.submit(lambda connection: sql.select_batch_size(connection, step))
 

@@ -227,6 +227,10 @@ class RunStore(Protocol):
         """Return the number of rollouts in a recorded batch; 0 also if there is none. Fails if it was compacted."""
         ...
 
+    def batch_parts(self, step: Step) -> asyncio.Future[dict[str, float]]:
+        """Return the mean of each named part of the rewards in a recorded batch; empty if there is none any more."""
+        ...
+
     def batch(self, step: Step, first: int = 0, count: int | None = None) -> asyncio.Future[list[BatchEntry]]:
         """Return a recorded batch in its order, or ``count`` entries from ``first`` on; empty also if there is none.
 

@@ -7,7 +7,7 @@ import { setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
 import { AgeSplit, BatchAge, Evaluation, Figure, FIGURES, Mismatch, Profile, Staleness, StepTimes } from "./run_charts.js";
 import { Outcomes } from "./rollouts.js";
-import { evaluations, missesRows, tableOf, withRows } from "./run_data.js";
+import { evaluations, missesRows, rewardParts, tableOf, withRows } from "./run_data.js";
 
 const POINTS = 2000;
 
@@ -72,6 +72,7 @@ function Charts({ table, other, otherLabel, smooth, overview }) {
     </div>
     <div class="grid-3">
       ${names.slice(1).map((set) => html`<${Evaluation} key=${set} ...${shared} set=${set} found=${sets[set]} />`)}
+      ${rewardParts(table).map((name) => html`<${Figure} key=${name} ...${shared} spec=${{ name, title: "Reward: " + name.slice(12).replaceAll("_", " "), note: "mean of this part in each batch", format: (value) => value.toFixed(3) }} />`)}
       ${figures.map((spec) => html`<${Figure} key=${spec.name} ...${shared} spec=${spec} />`)}
       <${Mismatch} ...${shared} />
       <${BatchAge} table=${table} overview=${overview} />

@@ -53,6 +53,9 @@ export function evaluations(table) {
   return sets;
 }
 
+/** The columns of the named parts of rewards. */
+export const rewardParts = (table) => Object.keys(table.of).filter((name) => name.startsWith("reward_part_") && has(table, name)).sort();
+
 /** One component of the ages, by step; the column age_split holds an object per row. */
 export function agePart(table, part) {
   return numbers(table, "age_split").map((split) => split?.[part] ?? null);

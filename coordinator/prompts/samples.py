@@ -146,8 +146,26 @@ def trained(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[Sam
         ).fetchall()
     samples = []
     for problem_json, index, body, reward, exact, detail, parts, version in rows:
-        tokens = [token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids]
         score = Score(reward, bool(exact), detail, json.loads(parts))
         problem = Problem.from_json(problem_json)
-        samples.append(sample_of(TRAINING, version, problem, index, tokenizer.decode(tokens), score))
+        samples.append(sample_of(TRAINING, version, problem, index, _text_of(body, tokenizer), score))
     return samples
+
+
+def newest_completions(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[tuple[Problem, str]]:
+    """Return the newest completions of the ledger, scored or not, with their problems.
+
+    Raises:
+        StoreError: the ledger cannot be read.
+    """
+    with reading(folder.ledger) as connection:
+        rows = connection.execute(
+            "SELECT problem, body FROM rollouts JOIN attempts USING (lease_id, sample_index)"
+            " JOIN groups USING (group_id) ORDER BY rollout_id DESC LIMIT ?",
+            (limit,),
+        ).fetchall()
+    return [(Problem.from_json(problem), _text_of(body, tokenizer)) for problem, body in rows]
+
+
+def _text_of(body: bytes, tokenizer: TextTokenizer) -> str:
+    return tokenizer.decode([token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids])

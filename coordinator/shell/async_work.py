@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from coordinator.core.events.events import Event
 from rollcast.runtime.errors import StoreError
 from rollcast.runtime.waits import deadline
 
 LEDGER_DEADLINE_S = 60.0
+
+T = TypeVar("T")
 
 
 class AsyncWork:
@@ -39,6 +41,15 @@ class AsyncWork:
         self.when_durable(change)
         async with deadline(LEDGER_DEADLINE_S, f"the ledger to store {what}"):
             await asyncio.shield(change)
+
+    async def answer(self, question: asyncio.Future[T], what: str) -> T:
+        """Return what the ledger answers.
+
+        Raises:
+            StoreError, WaitTimedOut: it cannot.
+        """
+        async with deadline(LEDGER_DEADLINE_S, f"the ledger to read {what}"):
+            return await asyncio.shield(question)
 
     def when_durable(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
         """Apply ``then`` once a change is durable. A change that the ledger refuses is a bug and ends the run."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import structlog
@@ -94,6 +96,10 @@ from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Ver
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.versions.records import VerifiedVersion
+
+REWARD_PART = "reward_part_"
+"""Prefix of the mean of a named part of the rewards among a step's figures."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 log = structlog.get_logger()
 
@@ -258,6 +264,9 @@ class Shell:
         Raises:
             StoreError, WaitTimedOut: the ledger cannot store it.
         """
+        parts = await self._async.answer(self._ledger.batch_parts(Step(event.step - 1)), "the parts of rewards")
+        figures = {f"{REWARD_PART}{_NOT_IN_NAMES.sub('_', name)}": mean for name, mean in parts.items()}
+        event = replace(event, values={**event.values, **figures})
         self.apply(event)
         if event.audits:
             self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))

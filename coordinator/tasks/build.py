@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from blake3 import blake3
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +16,7 @@ from coordinator.config.tasks import (
     MixturePart,
     MixtureTask,
     ParquetTask,
+    PythonTask,
     ReasoningGymTask,
     SingleTaskConfig,
     TaskConfig,
@@ -35,6 +36,18 @@ EVALUATION = "eval."  # prefix of an evaluation set's name as a part
 _CONFIGS: TypeAdapter[TaskConfig] = TypeAdapter(TaskConfig)
 
 
+#: What makes the task of each kind: a new kind is a configuration, a TaskAdapter and a line here.
+TASKS: Mapping[type, Callable[[Any, int], TaskAdapter]] = {
+    ReasoningGymTask: lambda config, seed: ReasoningGym(config.name, config.parameters, seed),
+    JsonlTask: lambda config, _seed: Rows(config),
+    ParquetTask: lambda config, _seed: Rows(config),
+    HuggingFaceTask: lambda config, _seed: Rows(config),
+    PythonTask: lambda config, _seed: Rows(config),
+    GymTask: EnvironmentTask,
+    VerifiersTask: EnvironmentTask,
+}
+
+
 def build_task(config: TaskConfig, seed: int) -> TaskAdapter | Mixed:
     """Build the task that the configuration names.
 
@@ -49,15 +62,7 @@ def build_task(config: TaskConfig, seed: int) -> TaskAdapter | Mixed:
 
 def build_single(config: SingleTaskConfig, seed: int) -> TaskAdapter:
     """Build a task that is not a mixture; raises as build_task."""
-    match config:
-        case ReasoningGymTask():
-            return ReasoningGym(config.name, config.parameters, seed)
-        case JsonlTask() | ParquetTask() | HuggingFaceTask():
-            return Rows(config)
-        case GymTask() | VerifiersTask():
-            return EnvironmentTask(config, seed)
-        case _:
-            assert_never(config)
+    return TASKS[type(config)](config, seed)
 
 
 def part_seed(seed: int, name: str) -> int:

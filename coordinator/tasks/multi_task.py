@@ -48,11 +48,14 @@ class Mixed:
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
         """Score a completion with the verifier of the problem's part; of the first part if the id names none."""
+        adapter, own = self.part_of(problem)
+        return adapter.verify(own, completion_text)
+
+    def part_of(self, problem: Problem) -> tuple[TaskAdapter, Problem]:
+        """Return the part that a problem is of, and the problem under the part's own id."""
         name, _, rest = problem.problem_id.partition("/")
         adapter = self._by_name.get(name)
-        if adapter is None:
-            return self.parts[0].adapter.verify(problem, completion_text)
-        return adapter.verify(replace(problem, problem_id=rest), completion_text)
+        return (self.parts[0].adapter, problem) if adapter is None else (adapter, replace(problem, problem_id=rest))
 
 
 def named(part: str, problem: Problem) -> Problem:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from random import Random
 
+from coordinator.tasks.checks.checker import Checker
 from coordinator.tasks.checks.checks import build_checker
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.fields import Row
@@ -62,6 +63,11 @@ class Rows:
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
         return self._checker.check(problem, completion_text)
+
+    @property
+    def checker(self) -> Checker:
+        """Return the check of the rows, for workers that give it batches."""
+        return self._checker
 
     def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
         return problem.answer or None

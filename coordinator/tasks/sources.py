@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import Any, assert_never
 
-from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, RowsConfig
+from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, PythonTask, RowsConfig
+from coordinator.tasks.checks.user_code import TASKS, load_function
 from coordinator.tasks.fields import Row, row_of
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.data_files import BadRow, jsonl_rows, optional_import, parquet_rows
 
-RowsTask = JsonlTask | ParquetTask | HuggingFaceTask
+RowsTask = JsonlTask | ParquetTask | HuggingFaceTask | PythonTask
 
 
 def source_name(config: RowsTask) -> str:
     """Return the name of this source in messages."""
-    return config.name if isinstance(config, HuggingFaceTask) else str(config.path)
+    if isinstance(config, HuggingFaceTask):
+        return config.name
+    return str(config.path) or config.name if isinstance(config, PythonTask) else str(config.path)
 
 
 def read_rows(config: RowsTask) -> Iterator[Row | BadRow]:
@@ -49,6 +53,8 @@ def good_rows(config: RowsTask) -> Iterator[Row]:
                 continue
             raise TaskError(str(row), cause=row.cause, fix=_fix(config))
         count += 1
+        if count > config.rows_max and isinstance(config, PythonTask):
+            return
         if count > config.rows_max:
             raise TaskError(
                 f"{source_name(config)} has more than {config.rows_max} rows", fix="raise task.rows_max or use fewer"
@@ -71,8 +77,24 @@ def _values(config: RowsTask) -> Iterator[tuple[str, Any]]:
             return parquet_rows(config.path, _columns(config), setting="task.path", columns_setting="task.fields")
         case HuggingFaceTask():
             return _huggingface(config)
+        case PythonTask():
+            return _python(config)
         case _:
             assert_never(config)
+
+
+def _python(config: PythonTask) -> Iterator[tuple[str, Any]]:
+    """Yield what the user's function yields; it is restarted from its beginning with the coordinator."""
+    where, function = source_name(config), load_function(config.path, config.name, TASKS)
+    try:
+        for number, row in enumerate(function(), start=1):
+            yield f"{where}, problem {number}", row
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"{where} raised an exception", cause=traceback.format_exc(), fix="correct the function"
+        ) from error
 
 
 def _columns(config: ParquetTask) -> set[str]:

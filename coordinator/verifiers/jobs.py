@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from rollcast.runtime.errors import RollcastError
 BATCH_ITEMS = 16
 """Items that a worker gets at once: few enough to share work between workers, enough to make messages cheap."""
 BATCH_TEXT_LENGTH_MAX = 1 << 20
+ALONE_MAX = 4096  # keys that are remembered as those of items that may have ended a worker
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class JobQueue:
     def __init__(self, waiting_max: int) -> None:
         self._queue: asyncio.Queue[Job] = asyncio.Queue(waiting_max)
         self._unfinished: dict[str, Job] = {}
+        self._alone: OrderedDict[str, None] = OrderedDict()
         self._failure: RollcastError | None = None
 
     @property
@@ -86,10 +89,22 @@ class JobQueue:
         """Return at least one job, and as many more as wait and fit into a batch; without those that are done."""
         jobs = [await self._queue.get()]
         length = len(jobs[0].item.completion_text)
+        if jobs[0].item.key in self._alone:
+            return [job for job in jobs if not job.future.done()]
         while len(jobs) < BATCH_ITEMS and length < BATCH_TEXT_LENGTH_MAX and not self._queue.empty():
-            jobs.append(self._queue.get_nowait())
-            length += len(jobs[-1].item.completion_text)
+            job = self._queue.get_nowait()
+            if job.item.key in self._alone:
+                self._queue.put_nowait(job)
+                break
+            jobs.append(job)
+            length += len(job.item.completion_text)
         return [job for job in jobs if not job.future.done()]
+
+    def score_alone(self, key: str) -> None:
+        """Have an item scored in a batch of its own from now on: it may be what ended a worker."""
+        self._alone[key] = None
+        while len(self._alone) > ALONE_MAX:
+            self._alone.popitem(last=False)
 
     def fail(self, failure: RollcastError) -> None:
         """Fail every item now and later with this error; the first error counts."""

@@ -131,18 +131,23 @@ class VerifierPool:
         except WorkerDied as death:
             await self._bury(process, death)
             return jobs
+        at_once = len(jobs) if process.together else 1
         for done, job in enumerate(jobs):
             try:
-                job.finish(await process.result(job.item.key))
-            except WorkerHung as death:
-                job.finish(Failed(job.item.key, "timeout", f"no verdict within {self._timeout_s:g} s"))
+                job.finish(await process.result(job.item.key, at_once if not done else 1))
+            except (WorkerHung, WorkerDied) as death:
                 await self._bury(process, death)
-                return jobs[done + 1 :]
-            except WorkerDied as death:
-                await self._bury(process, death)
-                job.finish(Failed(job.item.key, "crash", process.stderr_end or str(death)))
-                return jobs[done + 1 :]
+                busy_with = jobs[done : done + at_once]
+                for one in busy_with:
+                    self._jobs.score_alone(one.item.key)
+                    one.finish(self._failed(one.item.key, process, death))
+                return jobs[done + len(busy_with) :]
         return []
+
+    def _failed(self, key: str, process: VerifierProcess, death: WorkerHung | WorkerDied) -> Failed:
+        if isinstance(death, WorkerHung):
+            return Failed(key, "timeout", f"no verdict within {self._timeout_s:g} s")
+        return Failed(key, "crash", process.stderr_end or str(death))
 
     async def _bury(self, process: VerifierProcess, death: Exception) -> None:
         await process.kill()

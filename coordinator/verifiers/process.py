@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from coordinator.verifiers.messages import read_verdict
 from coordinator.verifiers.scorer import Verdict
 from coordinator.workers.line_process import LineProcess, WorkerDied
+
+LINE_BYTES_MAX = 64 << 10  # of a verdict: a long detail, of characters that JSON escapes
 
 
 class VerifierProcess(LineProcess):
@@ -15,8 +18,15 @@ class VerifierProcess(LineProcess):
 
     def __init__(self, command: Sequence[str], task_config_json: str, seed: int, timeout_s: float) -> None:
         hello = {"task": json.loads(task_config_json), "seed": seed, "timeout_s": timeout_s}
-        super().__init__(command, hello, name="verifier")
+        super().__init__(command, hello, name="verifier", line_bytes_max=LINE_BYTES_MAX)
         self._timeout_s = timeout_s
+        self.together = False
+        """Whether the items of a batch are scored at once; known once it has started."""
+
+    async def start(self) -> Mapping[str, Any]:
+        answer = await super().start()
+        self.together = bool(answer.get("together"))
+        return answer
 
     async def send_batch(self, items: Sequence[tuple[str, str]]) -> None:
         """Send a batch of (problem as JSON text, completion).
@@ -26,14 +36,17 @@ class VerifierProcess(LineProcess):
         """
         await self.send({"items": items}, self._timeout_s)
 
-    async def result(self, key: str) -> Verdict:
+    async def result(self, key: str, items: int = 1) -> Verdict:
         """Return the verdict on the next item of the batch, under this key.
 
+        Args:
+            items: that are scored before this verdict comes: all of a batch that is scored at once.
+
         Raises:
-            WorkerHung: the item exceeded its timeout.
+            WorkerHung: they exceeded their timeout.
             WorkerDied: the process ended during this item.
         """
-        verdict = read_verdict(key, await self.receive(self._timeout_s))
+        verdict = read_verdict(key, await self.receive(items * self._timeout_s))
         if verdict is None:
             raise WorkerDied("it sent something that is not a verdict")
         return verdict

@@ -1,7 +1,7 @@
 """Run a verifier process: read problems and completions as JSON lines from stdin, write scores to stdout, in order.
 
     -> {"task": {...}, "seed": 7, "timeout_s": 10}
-    <- {"ready": true}                     or {"refused": {"code", "what", "cause", "fix"}}
+    <- {"ready": true, "together": false}  or {"refused": {"code", "what", "cause", "fix"}}
     -> {"items": [[problem as JSON text, completion], ...]}
     <- ["scored", reward, exact, detail, parts] or ["failed", reason, detail, retryable]
                                            one line per item, as soon as it has a verdict
@@ -11,17 +11,20 @@ The process ends when stdin closes, even during an item, so that a killed pool l
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import resource
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from coordinator.config.tasks import TaskConfig
+from coordinator.config.tasks import TaskConfig, users_code
 from coordinator.tasks.build import build_task, task_config_from_json
-from coordinator.tasks.checks.task import Problem, ScoringFailure, TaskAdapter
+from coordinator.tasks.checks.checker import Outcome
+from coordinator.tasks.checks.task import FailureReason, Problem, ScoringFailure, TaskAdapter
 from coordinator.tasks.multi_task import Mixed
+from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.messages import verdict_message
 from coordinator.verifiers.scorer import Failed, Scored, Verdict
 from coordinator.workers.child import Pipe, keep_quiet
@@ -39,17 +42,26 @@ def main(build: BuildTask = build_task) -> int:
     keep_quiet()
     hello = pipe.receive()
     try:
-        task = build(task_config_from_json(json.dumps(hello["task"])), int(hello["seed"]))
+        config = task_config_from_json(json.dumps(hello["task"]))
+        task = build(config, int(hello["seed"]))
         task.warm_up()
     except RollcastError as error:
         pipe.send({"refused": {"what": error.what, "cause": error.cause, "fix": error.fix}})
         return 1
-    _limit_resources(starts_processes=task.starts_processes)
-    pipe.send({"ready": True})
-    while True:
-        for problem_json, completion in pipe.receive()["items"]:
-            _limit_cpu(float(hello["timeout_s"]))
-            pipe.send(verdict_message(_score(task, problem_json, completion)))
+    _limit_resources(starts_processes=task.starts_processes, users_code=users_code(config))
+    together, timeout_s = checks_together(task), float(hello["timeout_s"])
+    pipe.send({"ready": True, "together": together})
+    with asyncio.Runner() as runner:
+        while True:
+            items = pipe.receive()["items"]
+            if together:
+                _limit_cpu(timeout_s * len(items))
+                for verdict in runner.run(_score_together(task, items, timeout_s)):
+                    pipe.send(verdict_message(verdict))
+                continue
+            for problem_json, completion in items:
+                _limit_cpu(timeout_s)
+                pipe.send(verdict_message(_score(task, problem_json, completion)))
 
 
 def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> Verdict:
@@ -57,17 +69,37 @@ def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> Ver
     try:
         return Scored("", task.verify(Problem.from_json(problem_json), completion))
     except ScoringFailure as failure:
-        return Failed("", failure.reason, failure.detail, failure.retryable)
+        return _verdict_of(failure)
     except Exception:
         return Failed("", "exception", traceback.format_exc())
 
 
-def _limit_resources(*, starts_processes: bool) -> None:
+async def _score_together(
+    task: TaskAdapter | Mixed, items: Sequence[tuple[str, str]], timeout_s: float
+) -> list[Verdict]:
+    """Score a batch at once; an exception of the verifier fails the whole batch."""
+    try:
+        read = [(Problem.from_json(problem_json), completion) for problem_json, completion in items]
+        return [_verdict_of(one) for one in await verify_many(task, read, timeout_s)]
+    except Exception as error:
+        reason: FailureReason = "timeout" if isinstance(error, TimeoutError) else "exception"
+        return [Failed("", reason, traceback.format_exc())] * len(items)
+
+
+def _verdict_of(outcome: Outcome) -> Verdict:
+    if isinstance(outcome, ScoringFailure):
+        return Failed("", outcome.reason, outcome.detail, outcome.retryable)
+    return Scored("", outcome)
+
+
+def _limit_resources(*, starts_processes: bool, users_code: bool) -> None:
     """Forbid core dumps, files and child processes, and bound memory; called once everything is imported.
 
-    A task that runs programs needs files and processes, and limits those of the programs itself.
+    A task that runs programs limits those itself; a reward function of the user has the limits of the coordinator.
     """
-    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, ADDRESS_SPACE_BYTES)]
+    limits = [(resource.RLIMIT_CORE, 0)]
+    if not users_code:
+        limits.append((resource.RLIMIT_AS, ADDRESS_SPACE_BYTES))
     if not starts_processes:
         limits += [(resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NPROC, 0)]
     for limit, most in limits:

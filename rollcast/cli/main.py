@@ -67,6 +67,7 @@ app.command("rollcast.cli.data.curate:curate", name="curate", help="Prepare a da
 app.command(
     "rollcast.cli.run.samples:samples", name="samples", help="Show completions of a run and how they were scored."
 )
+app.command("rollcast.cli.tasks.app:app", name="tasks", help="Try a task: score answers to some of its problems.")
 app.command(
     "rollcast.cli.run.backup:backup",
     name="backup",

@@ -1,63 +1,59 @@
-"""Check answers: score a completion by the answer or the tests of its row."""
+"""Check answers by the answer of their row, and list the checkers of all kinds of checks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Protocol, assert_never
+from typing import Any
 
-from coordinator.config.tasks import CheckConfig, CodeCheck, ExactCheck, MathCheck
+from coordinator.config.checks import (
+    CheckConfig,
+    CodeCheck,
+    ExactCheck,
+    FormatCheck,
+    HttpCheck,
+    JudgeCheck,
+    LengthCheck,
+    MathCheck,
+    PythonCheck,
+    SumCheck,
+)
+from coordinator.tasks.checks.checker import Checker
 from coordinator.tasks.checks.code_check import CodeChecker
+from coordinator.tasks.checks.http_check import HttpChecker
+from coordinator.tasks.checks.judge_check import JudgeChecker
 from coordinator.tasks.checks.math_answers import parse_math, same_math
+from coordinator.tasks.checks.python_check import PythonChecker
+from coordinator.tasks.checks.sum_check import FormatChecker, LengthChecker, SumChecker
 from coordinator.tasks.checks.task import Problem, Score
 
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
 
 
-class Checker(Protocol):
-    """Checks the completions of a task of rows; runs in a verifier process."""
-
-    @property
-    def starts_processes(self) -> bool:
-        """Return whether the check starts processes of its own."""
-        ...
-
-    def warm_up(self) -> None:
-        """Import what the check needs.
-
-        Raises:
-            MissingExtra: it is not installed.
-            TaskError: this machine cannot check as it should.
-        """
-        ...
-
-    def check(self, problem: Problem, completion_text: str) -> Score:
-        """Score one completion."""
-        ...
+#: What makes the checker of each kind of check: a new kind is a configuration, a Checker and a line here.
+CHECKERS: Mapping[type, Callable[[Any], Checker]] = {
+    ExactCheck: lambda config: ExactChecker(config),
+    MathCheck: lambda _config: MathChecker(),
+    CodeCheck: CodeChecker,
+    FormatCheck: FormatChecker,
+    LengthCheck: LengthChecker,
+    PythonCheck: PythonChecker,
+    HttpCheck: HttpChecker,
+    JudgeCheck: JudgeChecker,
+    SumCheck: lambda config: SumChecker([(one.name, one.weight, build_checker(one.check)) for one in config.parts]),
+}
 
 
 def build_checker(config: CheckConfig) -> Checker:
     """Return the checker that the configuration names."""
-    match config:
-        case ExactCheck():
-            return ExactChecker(config)
-        case MathCheck():
-            return MathChecker()
-        case CodeCheck():
-            return CodeChecker(config)
-        case _:
-            assert_never(config)
+    return CHECKERS[type(config)](config)
 
 
-class ExactChecker:
+class ExactChecker(Checker):
     """Accepts the same text, apart from white space at both ends."""
-
-    starts_processes = False
 
     def __init__(self, config: ExactCheck) -> None:
         self._config = config
-
-    def warm_up(self) -> None:
-        """Do nothing: this check needs no library."""
 
     def check(self, problem: Problem, completion_text: str) -> Score:
         given, wanted = completion_text.strip(), problem.answer.strip()
@@ -68,10 +64,8 @@ class ExactChecker:
         return RIGHT if given == wanted else WRONG
 
 
-class MathChecker:
+class MathChecker(Checker):
     """Accepts the same text, and mathematically equal answers."""
-
-    starts_processes = False
 
     def __init__(self) -> None:
         self._gold = lru_cache(maxsize=1024)(parse_math)

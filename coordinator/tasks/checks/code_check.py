@@ -17,7 +17,8 @@ from typing import Any
 
 import structlog
 
-from coordinator.config.tasks import CodeCheck
+from coordinator.config.checks import CodeCheck
+from coordinator.tasks.checks.checker import Checker
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
 from coordinator.tasks.checks.statements import Statement, read_statement
 from coordinator.tasks.checks.task import Problem, Score
@@ -32,7 +33,7 @@ _FENCED = re.compile(r"```[ \t]*(?:[Pp]ython3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.
 log = structlog.get_logger()
 
 
-class CodeChecker:
+class CodeChecker(Checker):
     """Accepts programs that pass every test, or with partial_credit scores the share of tests passed."""
 
     starts_processes = True

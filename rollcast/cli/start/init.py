@@ -37,6 +37,9 @@ STARTS: dict[str, Start] = {
             "rollcast up run.toml --set 'coordinator.task.python=\"venv/bin/python\"'",
         ),
     ),
+    "own-reward": Start(
+        "own-reward", "a reward function of your own, of ten lines", ("rollcast tasks try run.toml --n 2", _UP[1])
+    ),
     "published": Start(
         "published",
         "Qwen3-4B learns mathematics",
@@ -67,7 +70,7 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
     Parameters
     ----------
     start
-        Which one: demo, jsonl, published, donor-fleet ...
+        Which one: demo, jsonl, own-reward, published, donor-fleet ...
     into
         Folder for the files; created if it is missing. Existing files are never replaced.
     json_output

@@ -243,6 +243,9 @@ class MemoryStore:
     def quarantines(self) -> asyncio.Future[list[RecordQuarantine]]:
         return self.submit(self.tables.quarantines)
 
+    def batch_parts(self, step: Step) -> asyncio.Future[dict[str, float]]:
+        return self.submit(self.tables.batch_parts, step)
+
     def batch_size(self, step: Step) -> asyncio.Future[int]:
         return self.submit(self.tables.batch_size, step)
 

@@ -63,6 +63,7 @@ class Stored:
     group_id: GroupId
     reward: float | None = None
     exact: bool = False
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -185,7 +186,7 @@ class Tables:
         stored = self._rollouts.get(rollout_id)
         if stored is None or stored.reward is not None:
             raise _contradicted(f"rollout {rollout_id} is unknown or scored")
-        stored.reward, stored.exact = score.reward, score.exact
+        stored.reward, stored.exact, stored.parts = score.reward, score.exact, score.parts
         if problem is not None:
             self._problem_rewards[problem.problem_id] = problem
 
@@ -266,6 +267,13 @@ class Tables:
     def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
         """Return the rollouts of a recorded batch, in its order."""
         return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
+
+    def batch_parts(self, step: Step) -> dict[str, float]:
+        found: dict[str, list[float]] = {}
+        for _, stored in self.trained_in(step):
+            for name, value in stored.parts.items():
+                found.setdefault(name, []).append(value)
+        return {name: sum(found[name]) / len(found[name]) for name in sorted(found)}
 
     def batch_size(self, step: Step) -> int:
         return len(self._batches.get(step, ()))

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from coordinator.config.checks import ExactCheck
 from coordinator.config.config import CoordinatorConfig
-from coordinator.config.tasks import ExactCheck, JsonlTask
+from coordinator.config.tasks import JsonlTask
 from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.resume import TOKENIZER
 from coordinator.tasks.curation.pass_rates import PassRate

@@ -159,6 +159,16 @@ class StoreConformance(ABC):
 
     # ---------------------------------------------------------------- batches
 
+    async def test_the_parts_of_a_batchs_rewards_have_means(self, store: RunStore) -> None:
+        await issue(store, 1)
+        await store.record_attempt(attempt(2, group_id=1, sample_index=1))
+        await store.store_rollouts([store_rollout(1, rollout(1)), store_rollout(2, rollout(2, sample_index=1))])
+        await store.record_score(RolloutId(1), Score(1.0, True, parts={"format": 1.0, "correct": 0.5}))
+        await store.record_score(RolloutId(2), Score(0.0, False, parts={"format": 0.0}))
+        await store.record_batch(batch(0, 1, 2))
+        assert await store.batch_parts(Step(0)) == {"correct": 0.5, "format": 0.5}
+        assert await store.batch_parts(Step(1)) == {}
+
     async def test_a_batch_comes_back_as_it_was_recorded(self, store: RunStore, tmp_path: Path) -> None:
         await score(store, 10, 11, 12)
         assert await store.recorded_batches() == 0

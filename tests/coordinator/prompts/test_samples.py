@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.ledger.sqlite import Ledger
 from coordinator.prompts import samples as kept
-from coordinator.prompts.samples import Sample, SampleBook, evaluated, sample_of, trained
+from coordinator.prompts.samples import Sample, SampleBook, evaluated, newest_completions, sample_of, trained
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
@@ -74,6 +74,7 @@ async def test_training_rollouts_come_from_the_ledger(tmp_path: Path) -> None:
         tokenizer.decode(rollout(2).completion_token_ids),
     )
     assert len(trained(folder, tokenizer, 1)) == 1
+    assert newest_completions(folder, tokenizer, 1) == [(PROBLEM, newest.completion)]
 
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:

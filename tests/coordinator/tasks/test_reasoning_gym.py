@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.config.tasks import ExactCheck, JsonlTask, MathCheck
+from coordinator.config.checks import ExactCheck, MathCheck
+from coordinator.config.tasks import JsonlTask
 from coordinator.tasks import reasoning_gym
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.multi_task import Mixed, Part, named

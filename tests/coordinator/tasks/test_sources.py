@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from coordinator.config.tasks import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
+from coordinator.config.tasks import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask, PythonTask
 from coordinator.tasks.checks.code_tests import CodeTests
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.fields import Row, row_of
@@ -320,3 +320,16 @@ def test_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TaskError, match="temporary file") as caught:
         RowSpool(iter([Row("a", "b")]))
     assert "TMPDIR" in caught.value.fix
+
+
+def test_a_users_function_yields_problems(tmp_path: Path) -> None:
+    code = "    for n in count():\n        yield {'prompt': f'{n}+1=', 'answer': n + 1}"
+    (tmp_path / "task.py").write_text(f"from itertools import count\ndef problems():\n{code}")
+    rows = list(good_rows(PythonTask(kind="python", path=f"{tmp_path}/task.py:problems", rows_max=3)))
+    assert [(row.prompt, row.answer) for row in rows] == [("0+1=", "1"), ("1+1=", "2"), ("2+1=", "3")]  # cut off
+    (tmp_path / "task.py").write_text(
+        "def problems():\n    yield {'prompt': 'a', 'answer': 'b'}\n    raise KeyError('oh')"
+    )
+    with pytest.raises(TaskError, match="raised an exception") as caught:
+        list(good_rows(PythonTask(kind="python", path=f"{tmp_path}/task.py:problems")))
+    assert "KeyError: 'oh'" in caught.value.cause

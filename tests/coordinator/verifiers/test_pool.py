@@ -14,9 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.config.tasks import CodeCheck, JsonlTask, ReasoningGymTask
+from coordinator.config.checks import CodeCheck, ExactCheck, PythonCheck
+from coordinator.config.tasks import JsonlTask, MixturePart, MixtureTask, ReasoningGymTask
 from coordinator.tasks.build import build_task, task_config_to_json
 from coordinator.tasks.checks.task import Problem, Score
+from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.pool import VerifierPool
 from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, Failed, Scored, ScoreItem, Verdict, score_again
 from rollcast.runtime.errors import TaskError
@@ -285,3 +287,46 @@ def test_no_orphans_when_the_coordinator_is_killed(tmp_path: Path, completion: s
         assert all(runs(pid) for pid in pids)
         owner.kill()
     assert until(lambda: not any(runs(pid) for pid in pids))
+
+
+async def test_a_users_function_scores_batches_and_its_failures_say_so(tmp_path: Path) -> None:
+    code = (
+        "import time\n"
+        "def score(completions, answers):\n"
+        "    if 'hang' in completions: time.sleep(600)\n"
+        "    if 'raise' in completions: raise KeyError('oh')\n"
+        "    return [{'right': float(one == two)} for one, two in zip(completions, answers)]\n"
+    )
+    (tmp_path / "reward.py").write_text(code)
+    check = PythonCheck(kind="python", path=f"{tmp_path}/reward.py:score", batch=True)
+    config = JsonlTask(kind="jsonl", path=tmp_path / "never-read.jsonl", check=check)
+    pool = VerifierPool(task_config_to_json(config), 0, 1, 0.5, 100)
+    await pool.start()
+    try:
+        assert await pool.score([item(0, ANY, "a"), item(1, ANY, "b")]) == [
+            Scored("0", Score(1.0, True, parts={"right": 1.0})),
+            Scored("1", Score(0.0, False, parts={"right": 0.0})),
+        ]
+        (raised,) = await pool.score([item(2, ANY, "raise")])
+        assert isinstance(raised, Failed)
+        assert "KeyError: 'oh'" in raised.detail
+        verdicts = await score_again(pool, [item(3, ANY, "a"), item(4, ANY, "hang")])
+        assert isinstance(verdicts[0], Scored)  # what hung beside it is scored in a batch of its own the second time
+        assert isinstance(verdicts[1], Failed)
+        assert verdicts[1].reason == "timeout"
+    finally:
+        await pool.close()
+
+
+async def test_a_mixture_scores_each_part_by_its_own_check(tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text("async def score(completion):\n    return len(completion)")
+    check = PythonCheck(kind="python", path=f"{tmp_path}/reward.py:score")
+    rows = JsonlTask(kind="jsonl", path=tmp_path / "never-read.jsonl", check=check)
+    exact = JsonlTask(kind="jsonl", path=tmp_path / "never-read.jsonl", check=ExactCheck())
+    parts = [MixturePart(name="own", task=rows), MixturePart(name="exact", task=exact)]
+    task = build_task(MixtureTask(kind="mixture", parts=parts), 0)
+    task.warm_up()
+    assert checks_together(task)
+    items = [(Problem(f"{name}/jsonl:0", "?", "yes", {}), "yes") for name in ("exact", "own", "exact")]
+    outcomes = await verify_many(task, items, 5.0)
+    assert outcomes == [Score(1.0, True), Score(3.0, True), Score(1.0, True)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.config.tasks import CodeCheck, ExactCheck, MathCheck
+from coordinator.config.checks import CodeCheck, ExactCheck, MathCheck
 from coordinator.tasks.checks.checks import build_checker
 from coordinator.tasks.checks.math_answers import parse_math, same_math
 from coordinator.tasks.checks.task import Problem, Score, bounded_score

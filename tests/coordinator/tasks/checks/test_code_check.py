@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.config.tasks import CodeCheck
+from coordinator.config.checks import CodeCheck
 from coordinator.tasks.checks.code_check import CodeChecker, program_of, same_output
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
 from coordinator.tasks.checks.statements import read_statement

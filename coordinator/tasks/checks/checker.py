@@ -1,0 +1,50 @@
+"""Define what checks completions of a task of rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
+
+Item = tuple[Problem, str]  # a problem and the text of a completion
+Outcome = Score | ScoringFailure
+
+
+class Checker(ABC):
+    """Checks completions; runs in a verifier process.
+
+    A check that waits for others, such as a service, checks a batch at once: it says so by ``together``, and overrides
+    ``check_many``.
+    """
+
+    starts_processes = False
+    """Whether the check starts processes or threads, or writes files."""
+    together = False
+    """Whether batches are given to ``check_many``; known after ``warm_up``."""
+
+    def warm_up(self) -> None:  # noqa: B027 (most checks have nothing to import)
+        """Import what the check needs.
+
+        Raises:
+            MissingExtra: it is not installed.
+            TaskError: this machine cannot check as it should.
+        """
+
+    @abstractmethod
+    def check(self, problem: Problem, completion_text: str) -> Score:
+        """Score one completion.
+
+        Raises:
+            ScoringFailure: it could not be scored, for a known reason. Any other exception is a failure, too.
+        """
+
+    async def check_many(self, items: Sequence[Item], timeout_s: float) -> list[Outcome]:
+        """Score completions at once, each within ``timeout_s``; an exception is a failure of them all."""
+        return [self.check(problem, text) for problem, text in items]
+
+
+def metadata_of(problem: Problem) -> dict[str, object]:
+    """Return a problem's metadata as reward functions and services get them."""
+    found = problem.data.get("metadata")
+    return dict(found) if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Try tasks: draw problems, answer them, and see how they are scored."""

@@ -1,0 +1,192 @@
+"""`rollcast tasks try FILE.toml`: draw problems of a task, answer them, and show how the answers are scored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+
+from rollcast.cli.options import Json
+from rollcast.runtime.config import parse_config, read_toml
+from rollcast.runtime.errors import ConfigError, NotScored
+
+if TYPE_CHECKING:
+    from coordinator.config.config import CoordinatorConfig
+    from coordinator.tasks.checks.task import Problem
+    from coordinator.verifiers.scorer import Verdict
+
+PROBLEMS_MOST = 10_000
+_SECTIONS = ("task", "verifier")
+_DRAWN_FROM = 1 << 20  # of an endless task: indices below this
+
+
+def try_task(
+    file: Path,
+    /,
+    *,
+    n: int = 5,
+    seed: int = 0,
+    answers: Path | None = None,
+    from_run: Annotated[Path | None, Parameter(name="--from")] = None,
+    json_output: Json = False,
+) -> int:
+    """Draw problems of a task, answer them, and show how the answers are scored.
+
+    At a terminal each problem waits for an answer; an empty line stands for the problem's own answer. Elsewhere the
+    problems' own answers are scored.
+
+    Parameters
+    ----------
+    file
+        Configuration with a [task], or a [coordinator.task] as `rollcast up` takes it.
+    n
+        Number of problems.
+    seed
+        Which problems are drawn.
+    answers
+        File of answers, one a line: text, or JSON objects with `completion`. Further problems get none.
+    from_run
+        Run folder whose newest completions are scored, instead of drawn problems.
+    json_output
+        Print one JSON object per line, and ask for nothing.
+    """
+    if not 1 <= n <= PROBLEMS_MOST:
+        raise ConfigError(f"--n {n} is out of range", fix=f"use 1 to {PROBLEMS_MOST}")
+    if answers is not None and from_run is not None:
+        raise ConfigError("--answers and --from exclude each other", fix="give one of them")
+    config, console = _config(file), Console()
+    if from_run is not None:
+        pairs = _completions(from_run, n)
+    else:
+        problems = _drawn(config, n, seed)
+        pairs = list(zip(problems, _answers(problems, answers, console, ask=not json_output), strict=False))
+    verdicts = asyncio.run(_score(config, pairs))
+    for (problem, text), verdict in zip(pairs, verdicts, strict=True):
+        facts = _facts(problem, text, verdict)
+        if json_output:
+            print(json.dumps(facts))
+        else:
+            _show(console, facts)
+    failed = [one for one in verdicts if not hasattr(one, "score")]
+    if failed:
+        raise NotScored(
+            f"{len(failed)} of {len(pairs)} completions could not be scored", cause="see above", fix="correct the check"
+        )
+    return 0
+
+
+def _config(file: Path) -> CoordinatorConfig:
+    """Return a coordinator's configuration with the file's task and verifiers."""
+    from coordinator.config.config import CoordinatorConfig
+
+    values = read_toml(file)
+    if isinstance(values.get("coordinator"), dict):
+        values = values["coordinator"]
+    if "task" not in values:
+        raise ConfigError(f"{file} has no task", cause="neither [task] nor [coordinator.task] is there", fix="add one")
+    chosen = {name: values[name] for name in _SECTIONS if name in values}
+    return parse_config(chosen, CoordinatorConfig, source=str(file))
+
+
+def _drawn(config: CoordinatorConfig, count: int, seed: int) -> list[Problem]:
+    """Return different problems of the task, in turn from the parts of a mixture."""
+    from coordinator.tasks.build import build_task
+    from coordinator.tasks.multi_task import Mixed, Part, named
+
+    task, random = build_task(config.task, config.run.seed), Random(seed)
+    parts = task.parts if isinstance(task, Mixed) else (Part("", task),)
+    drawn: list[list[Problem | None]] = []
+    for part in parts:
+        size = part.adapter.problem_count or _DRAWN_FROM
+        indices = random.sample(range(size), min(size, count))
+        drawn.append([named(part.name, part.adapter.problem(index)) for index in indices])
+    in_turn = chain.from_iterable(zip_longest(*drawn))
+    return [problem for problem in in_turn if problem is not None][:count]
+
+
+def _answers(problems: Sequence[Problem], file: Path | None, console: Console, *, ask: bool) -> list[str]:
+    """Return completions of the first problems."""
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"cannot read {file}", cause=str(error), fix="correct --answers") from None
+        return [_completion(line) for line in lines[: len(problems)]]
+    if not (ask and sys.stdin.isatty()):
+        return [problem.answer for problem in problems]
+    found = []
+    for problem in problems:
+        console.print(Rule(problem.problem_id, align="left"))
+        console.print(escape(problem.prompt), highlight=False)
+        found.append(console.input("[bold]answer[/bold] ") or problem.answer)
+    return found
+
+
+def _completion(line: str) -> str:
+    """Return a line's completion: that of a JSON object, or the line itself."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    return str(value["completion"]) if isinstance(value, dict) and "completion" in value else line
+
+
+def _completions(run: Path, count: int) -> list[tuple[Problem, str]]:
+    """Return the newest completions of a run with their problems."""
+    from coordinator.prompts.samples import newest_completions
+    from rollcast.cli.run.run_tools import run_config, run_tokenizer
+    from rollcast.runtime.run_folder import RunFolder
+
+    folder = RunFolder(run)
+    return newest_completions(folder, run_tokenizer(run_config(run), folder), count)
+
+
+async def _score(config: CoordinatorConfig, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:
+    from coordinator.verifiers.build import build_scorer
+    from coordinator.verifiers.scorer import ScoreItem
+
+    scorer = build_scorer(config.task, config.run.seed, config.verifier)
+    try:
+        await scorer.start()
+        return await scorer.score([ScoreItem(str(key), *pair) for key, pair in enumerate(pairs)])
+    finally:
+        await scorer.close()
+
+
+def _facts(problem: Problem, text: str, verdict: Verdict) -> dict[str, Any]:
+    from coordinator.verifiers.scorer import Failed
+
+    facts: dict[str, Any] = {
+        "problem_id": problem.problem_id,
+        "prompt": problem.prompt,
+        "answer": problem.answer,
+        "completion": text,
+    }
+    if isinstance(verdict, Failed):
+        return facts | {"failed": verdict.reason, "detail": verdict.detail}
+    score = verdict.score
+    return facts | {"reward": score.reward, "exact": score.exact, "parts": dict(score.parts), "detail": score.detail}
+
+
+def _show(console: Console, facts: dict[str, Any]) -> None:
+    if "failed" in facts:
+        outcome = f"[red]not scored: {facts['failed']}[/red]"
+    else:
+        colour = "green" if facts["exact"] else "yellow"
+        outcome = f"[{colour}]reward {facts['reward']:g}[/{colour}]"
+    console.print(Rule(f"{escape(facts['problem_id'])}: {outcome}", align="left"))
+    parts = ", ".join(f"{name} {value:g}" for name, value in facts.get("parts", {}).items())
+    shown = {"prompt": facts["prompt"], "output": facts["completion"], "answer": facts["answer"]}
+    for name, text in {**shown, "parts": parts, "detail": facts["detail"]}.items():
+        if text:
+            console.print(f"[dim]{name:<7}[/dim] {escape(text)}", highlight=False)

@@ -1,0 +1,60 @@
+"""Test `rollcast tasks try` with the shipped example, which docs/tasks.md shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rollcast.cli.tasks.app import app
+from rollcast.cli.tasks.trying import try_task
+from rollcast.runtime.errors import ConfigError, NotScored
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "own-reward"
+
+
+def test_the_page_shows_the_example() -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    for kind, name in (("python", "reward.py"), ("toml", "run.toml")):
+        shown = re.search(rf"```{kind}\n(# {re.escape(name)}\n.*?)```", page, re.DOTALL)
+        assert shown is not None
+        assert shown[1] == (EXAMPLE / name).read_text()
+    assert len([line for line in (EXAMPLE / "reward.py").read_text().splitlines() if line.strip()]) <= 10
+
+
+def test_answers_are_scored_with_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    (tmp_path / "answers").write_text('x\n{"completion": "0"}\n')
+    assert try_task(Path("run.toml"), n=3, answers=tmp_path / "answers", json_output=True) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["completion"], one["reward"] < 0.2) for one in lines] == [("x", True), ("0", True)]
+    assert all(one["parts"].keys() == {"right", "digits"} for one in lines)
+
+
+def test_a_function_that_raises_shows_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "def problems():\n    yield {'prompt': 'a', 'answer': 'b'}\ndef score(completion):\n    return 1 / 0\n"
+    (tmp_path / "bad.py").write_text(code)
+    config = f'[task]\nkind = "python"\npath = "{tmp_path}/bad.py:problems"\n[task.check]\nkind = "python"\n'
+    (tmp_path / "run.toml").write_text(f'{config}path = "{tmp_path}/bad.py:score"\n')
+    with pytest.raises(NotScored, match="1 of 1 completions"):
+        try_task(tmp_path / "run.toml", n=1)
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_the_group_has_its_command() -> None:
+    assert "try" in app
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("peers = 1\n")
+    with pytest.raises(ConfigError, match="has no task"):
+        try_task(tmp_path / "empty.toml")
+    with pytest.raises(ConfigError, match="out of range"):
+        try_task(tmp_path / "empty.toml", n=0)
+    with pytest.raises(ConfigError, match="exclude each other"):
+        try_task(tmp_path / "empty.toml", answers=tmp_path, from_run=tmp_path)
