@@ -14,6 +14,7 @@ from coordinator.config.checks import CodeCheck, single_checks
 from coordinator.config.environments import EnvironmentPoolConfig
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
+from coordinator.config.stages import StageConfig, stage_errors
 from coordinator.config.tasks import (
     SET_NAME,
     TWO_DIGIT_SUMS,
@@ -355,6 +356,8 @@ class CoordinatorConfig(ConfigModel):
     """Heartbeats and timeouts of members."""
     relay: RelayConfig = RelayConfig()
     """Broadcast of versions from the origin to the peers."""
+    stages: list[StageConfig] = Field(default_factory=list, max_length=64)
+    """Stages of growing length and difficulty, in the order of their from_step; none: one for the whole run."""
     selection: SelectionConfig = SelectionConfig()
     """Selection of the prompts and prompt groups that are trained on."""
     capacity: CapacityConfig = CapacityConfig()
@@ -380,6 +383,8 @@ class CoordinatorConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _sets_and_checks_fit(self) -> CoordinatorConfig:
+        if wrong := stage_errors(self.stages, self.sampling.new_tokens_max):
+            raise ValueError(wrong)
         if "held_out" in self.evaluation_sets:
             raise ValueError("evaluation_sets.held_out: this name belongs to held_out_problems; choose another")
         for task in (*single_tasks(self.task), *(one.task for one in self.evaluation_sets.values())):

@@ -133,7 +133,7 @@ def _mixture(
     return mixture, with_held_out(mixture.held_out(held_out), sets)
 
 
-def _always(problem_id: str, times: int) -> bool:
+def _always(problem_id: str, times: int, step: int) -> bool:
     return True
 
 

@@ -22,7 +22,7 @@ from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
 from coordinator.tasks.row_spool import TaskThread
-from coordinator.tasks.volatility import Volatility
+from coordinator.tasks.volatility import Difficulty, Volatility
 from coordinator.verifiers.build import build_scorer
 from coordinator.verifiers.scorer import Failed, ScoreItem, Scorer, Verdict, score_again
 from rollcast.runtime.errors import MalformedMessage, NotScored, TaskError
@@ -93,10 +93,8 @@ class Problems:
         environments = _environments(config)
         first_turns = None if environments is None else FirstTurnScorer(environments, scorer)
         scorer = first_turns or scorer
-        thread, chosen = TaskThread(), config.selection
-        volatility = None
-        if chosen.by_volatility:
-            volatility = Volatility(config.run.seed, chosen.chance_least, rewards, exploration=chosen.exploration)
+        thread = TaskThread()
+        volatility = _volatility(config, rewards)
         loading = asyncio.create_task(load(config, mixture_position, scorer, thread, volatility))
         try:
             if tokenizer_json is None:
@@ -167,7 +165,7 @@ class Problems:
         return self._sampled[problem_id]
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward | None:
-        """Count a rollout's reward; return the problem's new figures for the ledger, or None without by_volatility."""
+        """Count a rollout's reward; return the problem's new figures for the ledger, or None if none are kept."""
         return None if self._volatility is None else self._volatility.rewarded(problem_id, reward)
 
     async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
@@ -270,3 +268,19 @@ def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:
         )
         for example in examples
     ]
+
+
+def _volatility(config: CoordinatorConfig, rewards: Iterable[ProblemReward]) -> Volatility | None:
+    """Return what chooses the problems to sample again; None if all of them are."""
+    chosen = config.selection
+    difficulty = [Difficulty(one.from_step, one.pass_rate_min, one.pass_rate_max) for one in config.stages]
+    if not chosen.by_volatility and not any(stage.is_selective for stage in config.stages):
+        return None
+    return Volatility(
+        config.run.seed,
+        chosen.chance_least,
+        rewards,
+        exploration=chosen.exploration,
+        weighs=chosen.by_volatility,
+        difficulty=difficulty,
+    )

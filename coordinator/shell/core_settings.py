@@ -9,6 +9,7 @@ from coordinator.config.tasks import MixtureTask
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.decisions.settings import CoreSettings, EpisodeRules
+from coordinator.core.leases.stages import LengthStage
 from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
@@ -38,7 +39,12 @@ def core_settings(
         sampling=sampling,
         drop_without_advantage=config.selection.drop_without_advantage,
         drops_per_step_max=int(config.selection.drops_per_step_max * config.run.groups_per_step),
-        staged_prompts=isinstance(config.task, MixtureTask) and bool(config.task.stages),
+        stages=tuple(
+            LengthStage(stage.name, stage.from_step, stage.new_tokens_max or sampling.max_new_tokens)
+            for stage in config.stages
+        ),
+        staged_prompts=(isinstance(config.task, MixtureTask) and bool(config.task.stages))
+        or any(stage.is_selective for stage in config.stages),
         vocabulary_size=vocabulary_size,
         lease_deadline_s=config.lease.deadline_s,
         prefetch_batches=config.lease.prefetch_batches,

@@ -53,7 +53,7 @@ class Stage:
     weights: Mapping[str, float]
 
 
-def _always(problem_id: str, times: int) -> bool:
+def _always(problem_id: str, times: int, step: int) -> bool:
     return True
 
 
@@ -201,7 +201,7 @@ class PromptMixture:
     def _sample_one(self, step: int) -> TrainingPrompt:
         stream = self._stream("draw", self._sampled, step)
         for _ in range(DRY_MAX):
-            found = stream.next_problem(self._kept_out)
+            found = stream.next_problem(self._kept_out, step)
             if found is not None:
                 self._sampled += 1
                 return TrainingPrompt(*found, self.position())

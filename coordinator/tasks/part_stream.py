@@ -27,8 +27,9 @@ SEARCH_MOST = 128
 HELD_OUT_SHARE_AIM = 0.25  # share of the distinct problems seen; a small space of problems may need a larger one
 HELD_OUT_SHARE_MOST = 0.5
 
-#: Decides from a problem's id and the number of earlier passes through the file whether to sample it now.
-Wanted = Callable[[str, int], bool]
+#: Decides from a problem's id, the number of earlier passes through the file and the learner step that a problem is
+#: sampled for whether to sample it now.
+Wanted = Callable[[str, int, int], bool]
 
 
 @dataclass(slots=True)
@@ -66,10 +67,10 @@ class PartStream:
         self._threshold = 0
         self._order = lru_cache(maxsize=4)(self._shuffled)
 
-    def next_problem(self, kept_out: Collection[int]) -> tuple[Problem, tuple[int, ...]] | None:
+    def next_problem(self, kept_out: Collection[int], step: int = 0) -> tuple[Problem, tuple[int, ...]] | None:
         """Return the next problem with its prompt's tokens; None if it is to be skipped.
 
-        ``kept_out``: hashes of texts that belong to evaluation.
+        ``kept_out``: hashes of texts that belong to evaluation. ``step``: the learner step that it is sampled for.
         """
         number = self.cursor.next
         problem = named(self.name, self._adapter.problem(self._training_index(number)))
@@ -81,7 +82,7 @@ class PartStream:
             self.cursor.skipped_in_evaluation += 1
             return None
         count = self._adapter.problem_count
-        if count is not None and not self._wanted(problem.problem_id, number // count):
+        if count is not None and not self._wanted(problem.problem_id, number // count, step):
             self.cursor.skipped_dull += 1
             return None
         token_ids = self.usable_prompt(problem)

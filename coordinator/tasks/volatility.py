@@ -14,14 +14,24 @@ own equation was not looked up.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from blake3 import blake3
 
 from coordinator.ledger.store import ProblemReward
 
-WEIGHT = 0.1  # weight of the newest reward in the moving figures
+WEIGHT = 0.1  # weight of the newest reward in the moving figures; of the first ten, all weigh the same
 VOLATILITY_FULL = 0.5  # standard deviation when half of the rewards are 0 and half are 1: the largest possible
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """The pass rates, moving means of the rewards, of the problems that are sampled from a learner step on."""
+
+    from_step: int
+    least: float
+    most: float
 
 
 class Volatility:
@@ -32,15 +42,26 @@ class Volatility:
         chance_least: probability with which a problem without volatility is sampled.
         kept: the ledger's figures.
         exploration: weight of the exploration term; 0: none.
+        weighs: whether volatility counts; otherwise a problem is only left out by its pass rate.
+        difficulty: pass rates of the run's stages.
     """
 
     def __init__(
-        self, seed: int, chance_least: float, kept: Iterable[ProblemReward] = (), *, exploration: float = 0.0
+        self,
+        seed: int,
+        chance_least: float,
+        kept: Iterable[ProblemReward] = (),
+        *,
+        exploration: float = 0.0,
+        weighs: bool = True,
+        difficulty: Sequence[Difficulty] = (),
     ) -> None:
         self._seed = seed
         self._chance_least = chance_least
         self._figures = {one.problem_id: one for one in kept}
         self._exploration = exploration
+        self._weighs = weighs
+        self._difficulty = tuple(difficulty)
         self._rollouts = sum(one.rollouts for one in self._figures.values())
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward:
@@ -54,24 +75,33 @@ class Volatility:
             after = ProblemReward(problem_id, 1, reward, 0.0)
         else:
             difference = reward - before.mean
-            step = WEIGHT * difference
-            variance = (1.0 - WEIGHT) * (before.variance + difference * step)
+            weight = max(WEIGHT, 1.0 / (before.rollouts + 1))
+            step = weight * difference
+            variance = (1.0 - weight) * (before.variance + difference * step)
             after = ProblemReward(problem_id, before.rollouts + 1, before.mean + step, variance)
         self._figures[problem_id] = after
         return after
 
-    def chance(self, problem_id: str) -> float:
-        """Return the probability of sampling the problem in a later pass; 1 if it has no figures."""
+    def chance(self, problem_id: str, step: int = 0) -> float:
+        """Return the probability of sampling the problem in a later pass, for a learner step; 1 if it has no figures.
+
+        Problems whose pass rate the step's stage leaves out keep a small one, because the policy may have changed.
+        """
         figures = self._figures.get(problem_id)
         if figures is None:
+            return 1.0
+        stage = next((one for one in reversed(self._difficulty) if one.from_step <= step), None)
+        if stage is not None and not stage.least <= figures.mean <= stage.most:
+            return self._chance_least
+        if not self._weighs:
             return 1.0
         volatility = math.sqrt(figures.variance) / VOLATILITY_FULL
         bonus = self._exploration * math.sqrt(math.log(max(self._rollouts, 1)) / figures.rollouts)
         return max(self._chance_least, min(1.0, volatility + bonus))
 
-    def wanted(self, problem_id: str, times: int) -> bool:
-        """Decide whether the problem is sampled in pass ``times``; in the first pass, 0, all are."""
+    def wanted(self, problem_id: str, times: int, step: int = 0) -> bool:
+        """Decide whether the problem is sampled in pass ``times`` for a learner step; in the first pass, 0, all are."""
         if not times:
             return True
         digest = blake3(f"rollcast/volatility/{self._seed}/{times}/{problem_id}".encode()).digest()
-        return int.from_bytes(digest[:7], "little") < self.chance(problem_id) * (1 << 56)
+        return int.from_bytes(digest[:7], "little") < self.chance(problem_id, step) * (1 << 56)

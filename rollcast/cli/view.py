@@ -68,7 +68,7 @@ def line(status: Status) -> str:
 
     t_bcast = status["t_bcast_s"]
     return (
-        f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: step {status['step']}/{status['steps']}"
+        f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: {_step(status)}"
         f"  version {_number(status['newest_version'])}  reward {_number(status['reward_train'])}"
         f"  T_bcast p95 {_number(t_bcast['p95'])} s  {_number(status['tokens_per_s'], 0)} tokens/s"
         f"  peers {workers_here(status['peers_by_state'])}  {_waiting(status)}"
@@ -133,11 +133,16 @@ def _progress(status: Status) -> RenderableType:
     phase = f"{status['learner_phase']} {status['learner_detail']}".strip()
     grid.add_row(
         ProgressBar(total=max(1, status["steps"]), completed=status["step"], width=40),
-        f"step {status['step']}/{status['steps']}",
+        _step(status),
         f"version {_number(status['newest_version'])}",
         Text(phase, style="bold"),
     )
     return grid
+
+
+def _step(status: Status) -> str:
+    stage = f" (stage {status['stage']})" if status["stage"] else ""
+    return f"step {status['step']}/{status['steps']}{stage}"
 
 
 def _figures(status: Status) -> RenderableType:

@@ -120,6 +120,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         },
         "step": 87,
         "steps": 200,
+        "stage": "",
         "newest_version": 87,
         "staleness_limit": 4,
         "publish_every_steps": 1,

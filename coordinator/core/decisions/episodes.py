@@ -126,7 +126,7 @@ class Episodes:
 
     def _limit(self, episode: Episode) -> EpisodeEnd | None:
         """Return the limit that the episode has reached with its last turn."""
-        rules, sampling = self._state.settings.episodes, self._state.settings.sampling
+        rules, sampling = self._state.settings.episodes, self._state.sampling_now
         if tokens_of(segment for turn in episode.turns for segment in turn.segments) >= sampling.max_new_tokens:
             return "tokens"
         segments = sum(len(turn.segments) for turn in episode.turns)
@@ -190,7 +190,7 @@ class Episodes:
             return episode.truncated
         used = tokens_of(segment for turn in episode.turns for segment in turn.segments)
         added = 0 if said is None else len(said.token_ids)
-        if used + added >= self._state.settings.sampling.max_new_tokens:
+        if used + added >= self._state.sampling_now.max_new_tokens:
             return "tokens"
         return "time" if episode.pending is not None and self._is_over_time(episode) else None
 
@@ -248,7 +248,7 @@ class Episodes:
         vocabulary = range(self._state.settings.vocabulary_size)
         if said is not None and not (min(said.token_ids) in vocabulary and max(said.token_ids) in vocabulary):
             return "it answered tokens that the vocabulary lacks"
-        room = self._state.settings.sampling.max_new_tokens - tokens_of(prefix)
+        room = self._state.sampling_now.max_new_tokens - tokens_of(prefix)
         if not prefix and said is not None and len(said.token_ids) >= room:
             return f"its prompt has {len(said.token_ids)} tokens, where fewer than {room} are allowed"
         return ""

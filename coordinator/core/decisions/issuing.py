@@ -133,6 +133,7 @@ class Round:
         self._loads: dict[PeerId, _Load] = {}
         self.pacing = Pacing.of(state, now)
         self._allowances = state.allowances
+        self._sampling = state.sampling_now
         self.actions: list[Action] = []
         """Records of the leases that were given."""
 
@@ -387,7 +388,7 @@ class Round:
             group_id=group.group_id,
             prompt_token_ids=group.prompt.prompt_token_ids,
             slots=tuple(slots),
-            sampling=state.settings.sampling,
+            sampling=self._sampling,
             deadline_s=state.settings.lease_deadline_s,
             epoch=epoch,
             oldest_useful_version=oldest_useful,
@@ -408,6 +409,7 @@ class Round:
             invite=member.invite,
             on_trial=self._is_on_trial(member),
             oldest_own_version=member.reputation.oldest_own_version,
+            new_tokens_max=self._sampling.max_new_tokens,
         )
         load.held_now += len(attempts)
         load.held += len(attempts)

@@ -19,10 +19,16 @@ from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, turn_start
 
 
 def malformed_rollout(
-    state: CoreState, peer_id: PeerId, rollout: Rollout, prefix: Prefix, text_end: int | None = None
+    state: CoreState,
+    peer_id: PeerId,
+    rollout: Rollout,
+    prefix: Prefix,
+    text_end: int | None = None,
+    longest: frozenset[int] = frozenset(),
 ) -> str:
     """Return why this rollout cannot be what it claims, empty if it can; it must begin with its attempt's prefix.
 
+    longest: the lengths in tokens that its lease may have allowed as the longest; empty: that of the run.
     text_end: see RolloutReceived; it counts from the last answer of an environment, if there is one. The peer that
     generated the token behind it is to blame, so not this one where the prefix has it.
     """
@@ -36,14 +42,16 @@ def malformed_rollout(
             return problem
     start = turn_start(prefix)
     tokens = list(tokens_of_turn(rollout.segments))
-    limit = state.settings.sampling.max_new_tokens - tokens_of(prefix[:start])
+    before = tokens_of(prefix[:start])
+    longest = frozenset(one - before for one in longest or {state.settings.sampling.max_new_tokens})
+    limit = max(longest)
     if not 0 < len(tokens) <= limit:
         return f"uploaded {len(tokens)} generated tokens, where 1 to {limit} are allowed"
     if any(stop in tokens[:-1] for stop in state.settings.sampling.stop_token_ids):
         return "uploaded a rollout with tokens after its stop token"
     if text_end is not None and tokens_of(prefix[start:]) < text_end < len(tokens):
         return "uploaded a rollout with tokens after a stop string"
-    return _wrong_end(state, rollout, tokens, text_end, limit)
+    return _wrong_end(state, rollout, tokens, text_end, longest)
 
 
 def tokens_of_turn(segments: Prefix) -> tuple[int, ...]:
@@ -51,7 +59,9 @@ def tokens_of_turn(segments: Prefix) -> tuple[int, ...]:
     return tuple(token for segment in segments[turn_start(segments) :] for token in segment.token_ids)
 
 
-def _wrong_end(state: CoreState, rollout: Rollout, tokens: list[int], text_end: int | None, limit: int) -> str:
+def _wrong_end(
+    state: CoreState, rollout: Rollout, tokens: list[int], text_end: int | None, longest: frozenset[int]
+) -> str:
     """Return why a rollout of these tokens does not end as it claims; empty if it does.
 
     A peer that decides where its rollouts end decides which of their tokens are trained on, and how they are scored.
@@ -60,8 +70,8 @@ def _wrong_end(state: CoreState, rollout: Rollout, tokens: list[int], text_end: 
     stops = tokens[-1] in sampling.stop_token_ids or text_end == len(tokens)
     if rollout.finish_reason == "stop" and not stops:
         return "uploaded a rollout that claims to have stopped, without a stop token or stop string at its end"
-    if rollout.finish_reason == "length" and len(tokens) < limit:
-        return f"uploaded {len(tokens)} generated tokens as the longest length, which is {limit}"
+    if rollout.finish_reason == "length" and len(tokens) not in longest:
+        return f"uploaded {len(tokens)} generated tokens as the longest length, which is {max(longest)}"
     return ""
 
 
@@ -93,19 +103,26 @@ def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
     return None
 
 
-def malformed_partial(state: CoreState, peer_id: PeerId, partial: PartialRollout) -> str:
+def longest_of(state: CoreState, attempt: Attempt) -> frozenset[int]:
+    """Return the lengths that an attempt's lease may have allowed as the longest: several after a restart."""
+    return frozenset({attempt.new_tokens_max}) if attempt.new_tokens_max else state.settings.longest_lengths
+
+
+def malformed_partial(
+    state: CoreState, peer_id: PeerId, partial: PartialRollout, longest: frozenset[int] = frozenset()
+) -> str:
     """Return why this cannot be a partial rollout, which continues; empty if it can."""
     for segment in partial.segments:
         problem = _malformed_segment(state, peer_id, segment)
         if problem:
             return problem
-    return unfinished(state, partial.segments, partial.position)
+    return unfinished(state, partial.segments, partial.position, longest)
 
 
-def unfinished(state: CoreState, segments: Prefix, position: int = 0) -> str:
+def unfinished(state: CoreState, segments: Prefix, position: int = 0, longest: frozenset[int] = frozenset()) -> str:
     """Return why these tokens, after ``position`` others, leave nothing to generate; empty if they do."""
     tokens = position + tokens_of(segments)
-    if tokens >= state.settings.sampling.max_new_tokens:
+    if tokens >= max(longest, default=state.settings.sampling.max_new_tokens):
         return f"sent a partial rollout of {tokens} tokens, which is a whole one"
     if any(not {*segment.token_ids}.isdisjoint(state.settings.sampling.stop_token_ids) for segment in segments):
         return "sent a partial rollout that contains a stop token"

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from coordinator.core.decisions.episodes import Episodes, drop_stale_turns, prefix_of_lease
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollout_checks import (
+    longest_of,
     malformed_partial,
     malformed_rollout,
     sent_past_its_end,
@@ -160,7 +161,8 @@ class Rollouts:
         if culprit is not None:  # a peer that continued from there could not know
             what = "sent a partial rollout that contains a stop string"
             return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
-        malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end)
+        longest = longest_of(state, attempt)
+        malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end, longest)
         before = state.book.prompt_length(attempt.group_id) + (tokens_of(prefix) if own.prefix_digest else 0)
         if not malformed and own.routed_prompt_tokens not in (0, before):
             malformed = "uploaded routes for a prompt of another length"
@@ -214,7 +216,7 @@ class Rollouts:
     def _keep_interrupted(self, attempt: Attempt, rollout: Rollout) -> None:
         given = attempt.prefix or ()
         own = bare(rollout.segments[len(given) :])
-        if own and not unfinished(self._state, own, tokens_of(given)):
+        if own and not unfinished(self._state, own, tokens_of(given), longest_of(self._state, attempt)):
             self._state.partials.add(attempt, tokens_of(given), own)
 
     def partial(self, event: PartialReceived) -> list[Action]:
@@ -225,7 +227,9 @@ class Rollouts:
             return []
         if self._state.epochs.is_any_orphan(partial.segments):
             return []
-        malformed = malformed_partial(self._state, event.peer_id, partial) or version_chosen(partial.segments, attempt)
+        longest = longest_of(self._state, attempt)
+        malformed = malformed_partial(self._state, event.peer_id, partial, longest)
+        malformed = malformed or version_chosen(partial.segments, attempt)
         if malformed:
             return [self._penalise(event.peer_id, malformed)]
         self._state.partials.add(attempt, partial.position, bare(partial.segments))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.events.prices import ActivationSettings
+from coordinator.core.leases.stages import LengthStage, stage_at
 from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.staleness.policy import LatePolicy, StalenessRules
-from rollcast.wire.ids import RunId
+from rollcast.wire.ids import RunId, Step
 from rollcast.wire.rollouts import Sampling
 
 PacingRule = Literal["predict", "count", "none"]
@@ -65,6 +66,8 @@ class CoreSettings:
     coordinator.core.decisions.rollouts."""
     drops_per_step_max: int = 0
     """The most groups dropped in this way for one batch; further ones are trained on."""
+    stages: tuple[LengthStage, ...] = ()
+    """Stages of the run in their order, the first from step 0 on; empty: ``sampling`` holds for the whole run."""
     staged_prompts: bool = False
     """Whether it matters for which step a prompt is sampled, because the mixture changes."""
     vocabulary_size: int
@@ -117,6 +120,16 @@ class CoreSettings:
     """Finished attempts remembered to answer repeated uploads; one that is not is refused, never accepted twice."""
     validate_every_event: bool = False
     """Check every invariant after every event (tests)."""
+
+    def sampling_at(self, step: Step) -> Sampling:
+        """Return the sampling settings of leases for a learner step."""
+        stage = stage_at(self.stages, step)
+        return self.sampling if stage is None else replace(self.sampling, max_new_tokens=stage.new_tokens_max)
+
+    @property
+    def longest_lengths(self) -> frozenset[int]:
+        """Return the longest completions, in tokens, that leases of any stage allow."""
+        return frozenset({stage.new_tokens_max for stage in self.stages} or {self.sampling.max_new_tokens})
 
     @property
     def staleness_rules(self) -> StalenessRules:

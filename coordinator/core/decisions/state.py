@@ -42,6 +42,7 @@ from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
 from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce, StalenessFigures
 from rollcast.wire.ids import Epoch, PeerId
+from rollcast.wire.rollouts import Sampling
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
 
@@ -106,6 +107,11 @@ class CoreState:
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
+
+    @property
+    def sampling_now(self) -> Sampling:
+        """The sampling settings of leases that are given now, which follow from the run's stage."""
+        return self.settings.sampling_at(self.batches.next_step)
 
     @property
     def allowances(self) -> Allowances:

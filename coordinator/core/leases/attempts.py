@@ -19,6 +19,7 @@ class Attempt:
     was issued before a restart. ``prefix``: the tokens that the peer was given to continue; None: unknown.
     ``invite``: with which its peer joined; empty if unknown. ``on_trial``: its peer had delivered nothing before.
     ``oldest_own_version``: with which the peer may generate; 0 if unknown, because it was issued before a restart.
+    ``new_tokens_max``: longest completion that its lease allows; 0 if unknown, likewise.
     """
 
     lease_id: LeaseId
@@ -33,6 +34,7 @@ class Attempt:
     invite: str = ""
     on_trial: bool = False
     oldest_own_version: Version = Version(0)  # noqa: RUF009
+    new_tokens_max: int = 0
     key: AttemptKey = field(init=False)
 
     def __post_init__(self) -> None:

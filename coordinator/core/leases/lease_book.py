@@ -229,6 +229,7 @@ class LeaseBook(InFlight[Attempt]):
         invite: str = "",
         on_trial: bool = False,
         oldest_own_version: Version = Version(0),  # noqa: B008
+        new_tokens_max: int = 0,
     ) -> list[Attempt]:
         """Issue one lease for these slots of a group and return its attempts.
 
@@ -236,7 +237,7 @@ class LeaseBook(InFlight[Attempt]):
             indices: sample indices of the slots.
             load: slots that the peer holds or generates at once, see Attempt.
             prefixes: tokens that earlier attempts generated, by sample index.
-            invite, on_trial, oldest_own_version: see Attempt.
+            invite, on_trial, oldest_own_version, new_tokens_max: see Attempt.
 
         Raises:
             ValueError: a slot is filled, or has the most live attempts that it may have.
@@ -251,6 +252,7 @@ class LeaseBook(InFlight[Attempt]):
                 invite=invite,
                 on_trial=on_trial,
                 oldest_own_version=oldest_own_version,
+                new_tokens_max=new_tokens_max,
             )
             for index in indices
         ]

@@ -13,6 +13,7 @@ import msgspec
 from capacity.model.staleness import staleness_needed
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
+from coordinator.core.leases.stages import stage_at
 from coordinator.core.members.learner_profile import ProfileStatus
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
 from coordinator.core.status.peers import (
@@ -91,6 +92,7 @@ class RunStatus:
     learner_detail: str
     step: int
     steps: int
+    stage: str  # name of the stage for which work is leased; empty in a run without stages
     newest_version: int | None
     staleness_limit: int
     publish_every_steps: int
@@ -286,6 +288,7 @@ def build_run_status(
         learner_detail=state.progress.detail,
         step=state.progress.step,
         steps=state.settings.steps,
+        stage=_stage(state),
         newest_version=state.newest_version,
         staleness_limit=state.rules.limit,
         publish_every_steps=state.rules.publish_every_steps,
@@ -325,6 +328,11 @@ def build_run_status(
         elapsed_s=elapsed_s,
         activation=activation,
     )
+
+
+def _stage(state: CoreState) -> str:
+    stage = stage_at(state.settings.stages, state.batches.next_step)
+    return "" if stage is None else stage.name
 
 
 def _step_of(value: float | None) -> int | None:

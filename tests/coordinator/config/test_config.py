@@ -10,11 +10,15 @@ import pytest
 from pydantic import ValidationError
 
 from capacity.providers.factory import make_providers
-from coordinator.config.config import RunConfig
+from coordinator.config.config import CoordinatorConfig, RunConfig
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
+from coordinator.core.leases.stages import LengthStage
 from coordinator.fleet.machines import read_machines
+from coordinator.shell.core_settings import core_settings
 from peer.config import PeerConfig
+from rollcast.wire.ids import RunId, Step
+from rollcast.wire.rollouts import Sampling
 
 
 def test_a_plan_of_providers_needs_speeds() -> None:
@@ -51,3 +55,30 @@ def test_age_max_exceeds_s_only_with_policy_correct() -> None:
 def test_unknown_and_repeated_sinks_are_refused(sinks: list[str]) -> None:
     with pytest.raises(ValidationError):
         MetricsConfig.model_validate({"sinks": sinks})
+
+
+@pytest.mark.parametrize(
+    ("stages", "what"),
+    [
+        ([{"name": "a", "from_step": 5}], "the first begins at from_step = 0"),
+        ([{"name": "a", "from_step": 0}, {"name": "b", "from_step": 0}], "out of order"),
+        ([{"name": "a", "from_step": 0, "new_tokens_max": 9}], "above sampling.new_tokens_max = 8"),
+        (
+            [{"name": "a", "from_step": 0}, {"name": "b", "from_step": 9, "new_tokens_max": 4}],
+            "falls from one stage to the next",
+        ),
+        ([{"name": "a", "from_step": 0, "pass_rate_min": 0.9, "pass_rate_max": 0.1}], "is above pass_rate_max"),
+    ],
+)
+def test_stages_that_do_not_go_together_are_refused(stages: list[dict[str, object]], what: str) -> None:
+    with pytest.raises(ValidationError, match=what):
+        CoordinatorConfig.model_validate({"sampling": {"new_tokens_max": 8}, "stages": stages})
+
+
+def test_stages_reach_the_core() -> None:
+    stages = [{"name": "a", "from_step": 0, "new_tokens_max": 4}, {"name": "b", "from_step": 9, "pass_rate_max": 0.9}]
+    config = CoordinatorConfig.model_validate({"sampling": {"new_tokens_max": 8}, "stages": stages})
+    made = core_settings(config, RunId("run"), Sampling(1.0, 8, (1,)), vocabulary_size=9, seed_secret=b"s" * 32)
+    assert made.stages == (LengthStage("a", 0, 4), LengthStage("b", 9, 8))
+    assert made.staged_prompts
+    assert [made.sampling_at(Step(step)).max_new_tokens for step in (0, 8, 9)] == [4, 4, 8]

@@ -17,7 +17,7 @@ from coordinator.tasks.part_stream import PartStream, text_hash
 from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
 from coordinator.tasks.token_limits import TokenLimits
-from coordinator.tasks.volatility import Volatility
+from coordinator.tasks.volatility import Difficulty, Volatility
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import Tokenizer
 
@@ -267,7 +267,7 @@ def test_texts_of_evaluation_sets_are_never_sampled(tmp_path: Path) -> None:
 def test_dull_problems_of_a_file_are_passed_over(tmp_path: Path) -> None:
     asked: list[tuple[str, int]] = []
 
-    def wanted(problem_id: str, times: int) -> bool:
+    def wanted(problem_id: str, times: int, step: int) -> bool:
         asked.append((problem_id, times))
         return times == 0 or problem_id.endswith("7")
 
@@ -298,6 +298,20 @@ def test_problems_are_sampled_by_volatility() -> None:
     assert 60 < sum(volatility.wanted("solved", times) for times in passes) < 140
     assert sum(volatility.wanted("learnable", times) for times in passes) > 900
     assert volatility.wanted("solved", 0)
+
+
+def kept_mean(volatility: Volatility, problem_id: str) -> float:
+    return volatility._figures[problem_id].mean
+
+
+def test_stages_leave_out_problems_by_their_pass_rate() -> None:
+    difficulty = [Difficulty(0, 0.0, 1.0), Difficulty(100, 0.1, 0.9)]
+    volatility = Volatility(3, 0.05, weighs=False, difficulty=difficulty)
+    rewarded(volatility, "solved", *[1.0] * 8)
+    rewarded(volatility, "hard", *[0.0, 0.0, 1.0, 0.0])
+    assert [volatility.chance("solved", step) for step in (0, 99, 100, 500)] == [1.0, 1.0, 0.05, 0.05]
+    assert kept_mean(volatility, "hard") == pytest.approx(0.25)
+    assert volatility.chance("hard", 100) == volatility.chance("never drawn", 100) == 1.0
 
 
 def test_problems_of_few_rollouts_are_explored() -> None:

@@ -112,6 +112,7 @@ def test_the_status_of_a_short_run() -> None:
         "learner_detail": "step 1",
         "step": 1,
         "steps": 1,
+        "stage": "",
         "newest_version": 1,
         "staleness_limit": 1,
         "publish_every_steps": 1,

@@ -1,0 +1,48 @@
+"""Define the configuration of a run's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from rollcast.runtime.config import ConfigModel
+
+
+class StageConfig(ConfigModel):
+    """A stage of the run: from which learner step on, how long completions may be, and which problems are sampled."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,31}$")
+    """Name shown in the status."""
+    from_step: int = Field(ge=0)
+    """Learner step at which the stage begins; 0 for the first one. It ends where the next one begins."""
+    new_tokens_max: int | None = Field(None, ge=1)
+    """Longest completion in tokens; none: sampling.new_tokens_max, which no stage exceeds. It never falls."""
+    pass_rate_min: float = Field(0.0, ge=0.0, le=1.0)
+    """Problems of files whose mean reward so far is below this are sampled with probability selection.chance_least."""
+    pass_rate_max: float = Field(1.0, ge=0.0, le=1.0)
+    """The same for problems above this. Problems without a rollout are sampled in every stage."""
+
+    @model_validator(mode="after")
+    def _some_pass_rate_is_left(self) -> StageConfig:
+        if self.pass_rate_min > self.pass_rate_max:
+            raise ValueError(f"pass_rate_min {self.pass_rate_min:g} is above pass_rate_max {self.pass_rate_max:g}")
+        return self
+
+    @property
+    def is_selective(self) -> bool:
+        """Return whether the stage leaves out problems by their mean reward."""
+        return self.pass_rate_min > 0.0 or self.pass_rate_max < 1.0
+
+
+def stage_errors(stages: Sequence[StageConfig], new_tokens_max: int) -> str:
+    """Return why stages do not go together, or with the longest completion of the run; empty if they do."""
+    steps = [stage.from_step for stage in stages]
+    if steps and (steps != sorted(set(steps)) or steps[0] != 0):
+        return "stages are out of order: the first begins at from_step = 0, each other one later than the one before"
+    lengths = [stage.new_tokens_max or new_tokens_max for stage in stages]
+    if lengths != sorted(lengths):
+        return "new_tokens_max falls from one stage to the next: completions may only grow longer"
+    if lengths and lengths[-1] > new_tokens_max:
+        return f"a stage's new_tokens_max {lengths[-1]} is above sampling.new_tokens_max = {new_tokens_max}"
+    return ""
