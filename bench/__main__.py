@@ -46,6 +46,7 @@ BENCHES = {
         "resume": "Kill the learner at every labelled point and restart it; check that training stays bit-identical.",
         "load": "Load the coordinator with thousands of peers; report ack times, CPU, memory and losses.",
         "crash": "Kill the coordinator under load; report lost acknowledged rollouts and the time to recover.",
+        "turns": "Kill the coordinator during episodes of several turns; report lost acknowledged turns.",
         "powerloss": "Cut the power of a disk under the ledger; check that every acknowledged change survives.",
         "mutants": "Plant bugs into the real code; report how many the simulator finds, and within how many seeds.",
         "away": "Kill the coordinator for five minutes while versions are published; report when peers hold them.",

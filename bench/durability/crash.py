@@ -13,9 +13,10 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -36,6 +37,9 @@ JOIN_TIMEOUT_S = 30.0
 POLL_S = 0.005
 EARLY_SHARE = 0.15  # share of kills while the coordinator starts
 LOAD_S_MAX = 1.0  # longest time under load before a kill
+
+#: Returns the tokens with which a peer answers a lease.
+Compose = Callable[[Tokenizer, pb.Lease], list[int]]
 
 
 @dataclass(slots=True)
@@ -68,7 +72,9 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
     async with AsyncExitStack() as stack:
         stack.callback(coordinator.kill)
         coordinator.start()
-        members = await stack.enter_async_context(_members(root, coordinator, learner_identity, history, peers, rng))
+        members = await stack.enter_async_context(
+            members_of(root, coordinator, learner_identity, history, peers, rng, _right_answer)
+        )
         restarts = await _kill_again_and_again(coordinator, history, members, kills, rng)
     verdict = check(history, coordinator.folder.ledger)
     if not restarts.accept_s:
@@ -91,8 +97,12 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
     }
 
 
+def _right_answer(tokenizer: Tokenizer, lease: pb.Lease) -> list[int]:
+    return [*tokenizer.encode(answer_to(tokenizer.decode(lease.prompt_token_ids))), tokenizer.eos_id]
+
+
 @dataclass(frozen=True, slots=True)
-class _Members:
+class Members:
     """The coordinator's clients, as tasks."""
 
     tasks: tuple[asyncio.Task[None], ...]
@@ -106,10 +116,16 @@ class _Members:
 
 
 @asynccontextmanager
-async def _members(
-    root: Path, coordinator: CoordinatorProcess, learner: Identity, history: History, peers: int, rng: random.Random
-) -> AsyncIterator[_Members]:
-    """Join the learner and the peers, and run them as tasks."""
+async def members_of(
+    root: Path,
+    coordinator: CoordinatorProcess,
+    learner: Identity,
+    history: History,
+    peers: int,
+    rng: random.Random,
+    compose: Compose,
+) -> AsyncIterator[Members]:
+    """Join the learner and the peers, which answer leases with ``compose``, and run them as tasks."""
     await asyncio.to_thread(wait_until_listening, coordinator, START_TIMEOUT_S)
     async with AsyncExitStack() as stack:
         enrolment = await enrol(coordinator.invite("learner"), learner, root / "learner", JOIN_TIMEOUT_S)
@@ -119,16 +135,13 @@ async def _members(
         async with asyncio.timeout(JOIN_TIMEOUT_S):
             info = await trains.info
         tokenizer = Tokenizer.from_json(info.tokenizer_json)
-
-        def compose(lease: pb.Lease) -> list[int]:
-            return [*tokenizer.encode(answer_to(tokenizer.decode(lease.prompt_token_ids))), tokenizer.eos_id]
-
+        answer = partial(compose, tokenizer)
         for number in range(peers):
             folder = root / f"peer-{number}"
             enrolment = await enrol(coordinator.invite("peer"), Identity.generate(), folder, JOIN_TIMEOUT_S)
-            peer = SyntheticPeer(enrolment, PeerShape(), history, compose, random.Random(rng.random()))
+            peer = SyntheticPeer(enrolment, PeerShape(), history, answer, random.Random(rng.random()))
             tasks.append(asyncio.create_task(peer.live()))
-        yield _Members(tuple(tasks))
+        yield Members(tuple(tasks))
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
@@ -138,26 +151,26 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _kill_again_and_again(
-    coordinator: CoordinatorProcess, history: History, members: _Members, kills: int, rng: random.Random
+    coordinator: CoordinatorProcess, history: History, members: Members, kills: int, rng: random.Random
 ) -> Restarts:
     """Kill the coordinator ``kills`` times, and start it a last time so that the run continues."""
     restarts = Restarts()
-    await _first_accept(coordinator, history, members, before=0)  # joining takes longer, so this is no restart
+    await first_accept(coordinator, history, members, before=0)  # joining takes longer, so this is no restart
     for _ in range(kills):
         await asyncio.sleep(rng.uniform(0.0, LOAD_S_MAX))
-        before = await _restart(coordinator, history)
+        before = await restart(coordinator, history)
         if rng.random() < EARLY_SHARE:
             await asyncio.sleep(rng.uniform(0.0, median(restarts.accept_s or [1.0])))
             restarts.early_kills += 1
-            before = await _restart(coordinator, history)
-        listened_s, accepted_s = await _first_accept(coordinator, history, members, before=before)
+            before = await restart(coordinator, history)
+        listened_s, accepted_s = await first_accept(coordinator, history, members, before=before)
         restarts.listen_s.append(listened_s)
         restarts.accept_s.append(accepted_s)
         restarts.cpu_s.append(coordinator.cpu_s())
     return restarts
 
 
-async def _restart(coordinator: CoordinatorProcess, history: History) -> int:
+async def restart(coordinator: CoordinatorProcess, history: History) -> int:
     """Kill the coordinator, start it again, and return how many rollouts were acknowledged until then."""
     await asyncio.to_thread(coordinator.kill)
     before = len(history.acked)
@@ -165,8 +178,8 @@ async def _restart(coordinator: CoordinatorProcess, history: History) -> int:
     return before
 
 
-async def _first_accept(
-    coordinator: CoordinatorProcess, history: History, members: _Members, *, before: int
+async def first_accept(
+    coordinator: CoordinatorProcess, history: History, members: Members, *, before: int
 ) -> tuple[float, float]:
     """Return the seconds from the process's start until it listened, and until a rollout was acknowledged."""
     listened_s = 0.0

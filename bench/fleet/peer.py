@@ -17,6 +17,7 @@ from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.rollouts import prefix_digest, segment_from_pb
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 HEARTBEAT_S = 1.0
@@ -152,6 +153,8 @@ class SyntheticPeer:
 
     def _rollout(self, lease: pb.Lease, slot: pb.Slot, version: int, took_s: float) -> pb.Rollout:
         tokens = self._compose(lease)
+        prefix = [segment_from_pb(one) for one in slot.prefix]
+        is_turn = any(not one.is_generated for one in prefix)
         segment = pb.Segment(
             role=pb.ASSISTANT,
             epoch=lease.epoch,
@@ -168,6 +171,7 @@ class SyntheticPeer:
             segments=[segment],
             finish_reason=pb.STOP,
             generate_s=took_s,
+            prefix_digest=prefix_digest(prefix) if is_turn else b"",
         )
 
     async def _upload(self, rollout: pb.Rollout) -> None:

@@ -46,7 +46,11 @@ def answer_to(prompt: str) -> str:
 class CoordinatorProcess:
     """One run folder and at most one process on it, always on the same two ports."""
 
-    def __init__(self, root: Path, learner: Identity, shape: RunShape) -> None:
+    def __init__(self, root: Path, learner: Identity, shape: RunShape, task: str = "") -> None:
+        """
+        Args:
+            task: lines of the section [task]; empty: sums that answer_to solves.
+        """
         self.folder = RunFolder(root / "run")
         self.log = root / "coordinator.log"
         self.started_at_s = 0.0  # time of the newest start, on the monotonic clock
@@ -55,12 +59,13 @@ class CoordinatorProcess:
         # The blank puts one into the alphabet, so that completions of any length can be padded with blanks.
         lines = [json.dumps({"prompt": f"{number}+1=", "answer": f"{number + 1} "}) for number in range(512)]
         problems.write_text("\n".join(lines) + "\n")
+        sums = f'kind = "jsonl"\npath = "{problems}"\n'
         grpc_port, http_port = _free_ports(2)
         self._config.write_text(
             f'run_folder = "{self.folder.root}"\nlearner_public_key = "{learner.public_key.hex()}"\n'
             f"held_out_problems = 8\n[run]\nsteps = 1000000\nstaleness_limit = {shape.staleness_limit}\n"
             f"groups_per_step = {shape.groups_per_step}\nsamples_per_group = {shape.samples_per_group}\n"
-            f'[task]\nkind = "jsonl"\npath = "{problems}"\n[sampling]\nnew_tokens_max = {shape.new_tokens_max}\n'
+            f"[task]\n{task or sums}[sampling]\nnew_tokens_max = {shape.new_tokens_max}\n"
             f"[serve]\ngrpc_port = {grpc_port}\nhttp_port = {http_port}\n[join]\npeers_max = {shape.peers_max}\n"
             f"[relay]\ndial_back = {str(shape.dial_back).lower()}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"

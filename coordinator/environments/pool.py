@@ -51,11 +51,17 @@ class _Lane:
         self.episodes = 0
         self.free = asyncio.Semaphore(1)  # as many as games work at once; set by the first start
         self._starting = asyncio.Lock()
+        self._begun = asyncio.Event()  # requests of a restarted coordinator may come before the first worker runs
 
     async def start(self) -> None:
         """Start the first worker."""
         await self.process.start()
         self.free = asyncio.Semaphore(self.process.games_at_once)
+        self._begun.set()
+
+    async def begun(self) -> None:
+        """Wait for the first worker; if it does not start, the pool's own start ends the run."""
+        await self._begun.wait()
 
     async def ensure_started(self, random: Random) -> None:
         """Start another worker if this one has died.
@@ -194,6 +200,7 @@ class EnvironmentPool:
     async def _request(self, episode_id: EpisodeId, episode: _Episode, turn: Turn | None) -> Reply | None:
         """Open the episode, and step it if there is a turn; retry in another worker if this one dies or hangs."""
         lane = self._place(episode)
+        await lane.begun()
         reason = ""
         for _ in range(ATTEMPTS_MAX):
             async with lane.free:

@@ -153,3 +153,12 @@ async def test_a_path_that_names_no_environment_is_explained(path: str, why: str
         await pool.start()
     assert why in str(error.value)
     await pool.close()
+
+
+async def test_episodes_of_a_restarted_coordinator_wait_for_the_first_worker(tmp_path: Path) -> None:
+    pool = EnvironmentPool({"scripted": spec(folder=str(tmp_path))}, 1, 8)
+    opening = asyncio.create_task(pool.open(EpisodeId(1), "scripted", 7))
+    await asyncio.sleep(0)
+    await pool.start()
+    assert (await opening).messages[0]["content"] == "game 7"
+    await pool.close()
