@@ -285,7 +285,8 @@ class TrainingLoop:
         self._parts.wall_time.spent("replay" if batch.replayed else "steps")
         self._parts.reporter.note(**self._parts.wall_time.figures())
         kill_point("before_report")
-        audits = [one.to_pb() for one in self._findings]
+        trained = {row.rollout_id for row in rows} - {one.rollout_id for one in self._findings if one.beyond}
+        audits = [one.to_pb(trained=one.rollout_id in trained) for one in self._findings]
         await self._parts.coordinator.report_step(self.step, values, audits)
         kill_point("reported")
 

@@ -17,6 +17,7 @@ from peer.connect.setup import ConnectivityContext, connectivity_components
 from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describe import describe
+from peer.donor.verdict import verdict_from
 from peer.engines.base import Engine, WarmUp
 from peer.links.gate import NetworkGate
 from peer.reachability.advertised import AdvertisedReachability
@@ -133,6 +134,7 @@ class PeerProcess:
             renewed=self._relay.renew,  # the open session keeps the old certificate until it reconnects
             random=random,
         )
+        self._verdict: dict[str, Any] | None = None  # what the run found wrong with its rollouts
         self._started_s = asyncio.get_running_loop().time()
         self.donor = Donor(limits, self, place.instance_id)
         self._worker = None if engine is None else self._make_worker(engine, random)
@@ -295,6 +297,8 @@ class PeerProcess:
                     self._notify_worker(VersionAnnounced(_key(self._relay.announce(message.announcement))))
             case "activation":
                 self._activation_changed(message.activation)
+            case "audit_verdict":
+                self._audit_verdict(message.audit_verdict)
             case "certificate":
                 self._renewal.received(message.certificate.certificate_pem)
             case "stop":
@@ -308,6 +312,11 @@ class PeerProcess:
         reason = activation.reason[:TEXT_LENGTH_MAX]
         log.info("switched on" if activation.active else "on standby", reason=reason)
         self._notify_worker(ActivationChanged(activation.active, reason))
+
+    def _audit_verdict(self, message: pb.AuditVerdict) -> None:
+        self._verdict = verdict_from(message)
+        if self._verdict is not None:
+            log.warning("the run found something wrong with this machine's rollouts", **self._verdict)
 
     def _notify_worker(self, event: Event) -> None:
         if self._worker is not None:
@@ -348,6 +357,7 @@ class PeerProcess:
             peer_id=self._enrolment.peer_id,
             search=self._session.search,
             reach=self._summary.describe(self._reachability.now, self._advertise),
+            verdict=self._verdict,
             connected=self._session.stub is not None,
             now=(now := asyncio.get_running_loop().time()),
             uptime_s=now - self._started_s,

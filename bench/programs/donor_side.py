@@ -47,7 +47,7 @@ class IdleHost:
         hello = pb.Hello(name="attic", software="rollcast", hardware="no engine")
         beat = pb.Heartbeat(state="idle", reason="waiting for the coordinator")
         search, reach = Coordinators(["-"]), ReachabilitySummary().describe(pb.Reachability(), "")
-        ids = {"run_id": "run", "peer_id": "peer"}
+        ids: dict[str, Any] = {"run_id": "run", "peer_id": "peer"}
         return describe(hello, beat, **ids, search=search, reach=reach, connected=False, now=0.0, uptime_s=0.0)
 
 

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 from pydantic import Field
 
+from coordinator.core.status.reputations import ReputationsView, build_reputations
 from coordinator.http.routes import Answer, Call, JsonText, Query, Route, Topic
 from coordinator.views.broadcast import BroadcastView
 from coordinator.views.capacity import DECISIONS, DECISIONS_SHOWN, CapacityView
@@ -68,6 +69,12 @@ class ExplainQuery(Query):
 
     of: Of
     id: str = Field(min_length=1, max_length=128)
+
+
+class ReputationsQuery(Query):
+    """One peer's id or name; empty for all that are not in good order, and all invites."""
+
+    peer: str = Field("", max_length=128)
 
 
 class _Text:
@@ -176,6 +183,15 @@ class ViewRoutes:
             ),
             Route(
                 "GET",
+                "/api/v1/reputations",
+                "viewer",
+                self._get_reputations,
+                "Return what is known about the work of peers and invites.",
+                query=ReputationsQuery,
+                answer=ReputationsView,
+            ),
+            Route(
+                "GET",
                 "/api/v1/history",
                 "viewer",
                 self._get_history,
@@ -267,6 +283,9 @@ class ViewRoutes:
     async def _get_capacity(self, _call: Call) -> Answer:
         self._decisions = await self._in_thread(self._newest_decisions)
         return self._capacity()
+
+    async def _get_reputations(self, call: Call) -> Answer:
+        return to_text(build_reputations(self._run.core.state, call.query.peer))
 
     async def _get_history(self, call: Call) -> Answer:
         return to_text(self._registry.history.view(call.query.span_s, self._run.unix_clock()))

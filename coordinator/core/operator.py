@@ -29,7 +29,7 @@ from coordinator.core.events.operator_events import (
     StalenessLimitChanged,
 )
 from coordinator.core.events.prices import Budget
-from coordinator.core.presence import Presence, refused
+from coordinator.core.presence import Presence, refused, told
 
 
 class Operator:
@@ -119,6 +119,7 @@ class Operator:
         member = state.members.get(order.peer_id)
         if member is None:
             return actions
+        actions.append(told(state, order.peer_id))
         standby = member.reputation.standby
         actions.append(TellActivation(order.peer_id, not standby, standby or "on: enabled by the operator"))
         return actions + self._broadcasts.changed(now) + issue(state, now)

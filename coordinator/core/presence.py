@@ -18,6 +18,7 @@ from coordinator.core.events.actions import (
     RefuseSession,
     RevokeLeases,
     SendAnnouncement,
+    SendToPeer,
 )
 from coordinator.core.events.audit_events import AuditRestored
 from coordinator.core.events.events import (
@@ -30,6 +31,7 @@ from coordinator.core.events.events import (
 )
 from coordinator.core.leases.episodes import Episode
 from coordinator.core.members.membership import Member
+from coordinator.core.members.reputation_card import verdict_of
 from coordinator.core.staleness.epochs import NEWEST_KEPT
 from coordinator.core.traversal.traversal import Traversal
 from rollcast.runtime.errors import Banned
@@ -63,6 +65,8 @@ class Presence:
         suspended = self._state.audit.suspends(event.peer_id, event.invite) if event.role == "peer" else ""
         if suspended and self._state.members.quarantine(event.peer_id, suspended):
             actions.append(Penalise(event.peer_id, suspended, True))
+        if event.role == "peer" and self._state.card_of(event.peer_id).state in ("watched", "quarantined"):
+            actions.append(told(self._state, event.peer_id))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
         # The newest few: a peer that missed some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
@@ -208,6 +212,8 @@ class Presence:
         if not self._state.members.quarantine(event.culprit, reason):
             return actions
         actions += [Penalise(event.culprit, reason, True), RecordQuarantine(event.culprit, reason, event.receipt)]
+        if self._state.members.get(event.culprit) is not None:
+            actions.append(told(self._state, event.culprit))
         return actions + self._take_work_from(event.culprit, now)
 
     def audited(self, event: StepFinished, now: float) -> list[Action]:
@@ -232,7 +238,8 @@ class Presence:
                 actions.append(Penalise(peer_id, reason, True))
                 actions += _drop_uploads(state, peer_id)
                 actions += self._take_work_from(peer_id, now)
-        return actions
+        suspects = dict.fromkeys([one.peer_id for one in event.audits if one.beyond] + list(reasons))
+        return actions + [told(state, one) for one in suspects if state.members.get(one) is not None]
 
     def audit_restored(self, event: AuditRestored) -> None:
         """Take over the findings of an earlier coordinator, before any peer has joined."""
@@ -285,6 +292,11 @@ def _drop_uploads(state: CoreState, peer_id: PeerId) -> list[Action]:
                 actions += state.drop_rollout(group, index, "audit_failed")
         actions += begin_anew_if(state, group, "audit_failed", is_over)
     return actions
+
+
+def told(state: CoreState, peer_id: PeerId) -> SendToPeer:
+    """Return the message with which a peer's owner learns what the run thinks of its work, and why."""
+    return SendToPeer(peer_id, verdict_of(state.card_of(peer_id)))
 
 
 def refused(peer_id: PeerId, reason: str) -> RefuseSession:

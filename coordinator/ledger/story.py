@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.events.restored import IDS_PER_INCARNATION
+from coordinator.core.members.audit_book import AUDIT
+from coordinator.core.members.reputation_card import facts_of_saved
 from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.store import StoryEntry
@@ -214,6 +216,9 @@ def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
         (peer_id,),
     )
     facts = {"id": peer_id, "attempts": dict(fates.fetchall())}
+    book = connection.execute("SELECT value FROM meta WHERE key = ?", (AUDIT,)).fetchone()
+    if book is not None:
+        facts |= facts_of_saved(str(book[0]), peer_id)
     recent = connection.execute(
         "SELECT DISTINCT lease_id FROM attempts WHERE peer_id = ? ORDER BY lease_id DESC LIMIT ?",
         (peer_id, _LEASES_SHOWN),

@@ -5,6 +5,7 @@ import { clock, count, duration, plural } from "/web/format.js";
 import { Badge, Button, Card, Dialog, Empty, Field, PageHead, Problem, Select, toast } from "/web/parts.js";
 import { useNow } from "/web/store.js";
 import { askToSignIn, useMay } from "./session.js";
+import { ReputationCard } from "./reputation.js";
 import { OneLine, Revoke } from "./settings.js";
 
 const DAY_S = 86_400;
@@ -19,8 +20,10 @@ export function fateOf(invite, nowS) {
 
 export function Page() {
   const { data, error, reload } = useGet("/api/v1/invites");
+  const found = useGet("/api/v1/reputations");
+  const cards = new Map((found.data?.invites || []).map((one) => [one.id, one]));
   return html`<${PageHead} title="Invites" note="Each invite is one line that a donor runs." />
-    <div class="stack"><${Make} onMade=${reload} /><${Made} invites=${data ? data.invites : null} error=${error} reload=${reload} /></div>`;
+    <div class="stack"><${Make} onMade=${reload} /><${Made} invites=${data ? data.invites : null} error=${error} reload=${reload} cards=${cards} /></div>`;
 }
 
 function Make({ onMade }) {
@@ -53,7 +56,7 @@ function Make({ onMade }) {
   <//>`;
 }
 
-function Made({ invites, error, reload }) {
+function Made({ invites, error, reload, cards }) {
   const now = useNow(10_000) / 1000;
   const canAct = useMay("operator");
   const [leaving, setLeaving] = useState(null);
@@ -62,7 +65,7 @@ function Made({ invites, error, reload }) {
   return html`<${Card} title="Invites" note=${invites ? `${count(invites.filter((one) => fateOf(one, now) === "open").length)} open` : ""} flush>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
     ${invites && !invites.length && html`<${Empty} title="No invites yet" icon="invites">Create one above. When the donor runs its line, the machine appears under Workers.<//>`}
-    ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} now=${now} onRevoke=${() => setLeaving(one)} onAct=${(name) => act(name, one)} />`)}</ul>`}
+    ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} card=${cards.get(one.id)} now=${now} onRevoke=${() => setLeaving(one)} onAct=${(name) => act(name, one)} />`)}</ul>`}
     ${leaving && html`<${Revoke} what=${leaving.note ? `the invite “${leaving.note}”` : "this invite"} path=${`/api/v1/invites/${leaving.id}/revoke`} onClose=${() => setLeaving(null)} onDone=${reload}
       text="No more machines can join with it. Machines that have joined stay; ban the invite to put them out." />`}
     ${acting && html`<${Act} ...${acting} onClose=${() => setActing(null)} onDone=${reload} />`}
@@ -97,12 +100,13 @@ function Act({ name, invite, onClose, onDone }) {
 
 const TONES = { open: "good", "used up": "", ended: "", revoked: "bad", banned: "bad" };
 
-function Line({ invite, now, onRevoke, onAct }) {
+function Line({ invite, card, now, onRevoke, onAct }) {
   const fate = fateOf(invite, now), name = invite.note || invite.id, hasPeers = invite.role === "peer" && invite.used > 0;
   const ends = fate === "open" ? `expires in ${duration(invite.expires_unix_s - now)}` : `${invite.expires_unix_s <= now ? "expired" : "expires"} ${clock(invite.expires_unix_s)}`;
   return html`<li><${Badge} tone=${TONES[fate]}>${fate}<//><span class="invite-note"><b>${invite.note || "no note"}</b> <span class="muted">${invite.role !== "peer" ? `${invite.role}, ` : ""}${ends}</span></span>
     <span class="invite-used">${count(invite.used)} of ${plural(invite.quota, "machine")}</span>
     <span class="act-buttons">${fate === "open" && html`<${Button} onClick=${onRevoke} aria-label=${`Revoke ${name}`}>Revoke<//>`}
       ${hasPeers && fate === "banned" && html`<${Button} onClick=${() => onAct("enable")} aria-label=${`Enable ${name}`}>Enable<//>`}
-      ${hasPeers && fate !== "banned" && html`<${Button} kind="danger" onClick=${() => onAct("ban")} aria-label=${`Ban ${name}`}>Ban<//>`}</span></li>`;
+      ${hasPeers && fate !== "banned" && html`<${Button} kind="danger" onClick=${() => onAct("ban")} aria-label=${`Ban ${name}`}>Ban<//>`}</span>
+    ${card && html`<details class="invite-card"><summary>Reputation: ${card.state}</summary><${ReputationCard} card=${card} title="Everyone with this invite" /></details>`}</li>`;
 }

@@ -4,6 +4,7 @@ import { age, bytes, compact, count, duration, known, NOTHING, percent, rate, us
 import { href } from "/web/router.js";
 import { Badge, CopyButton, Shares } from "/web/parts.js";
 import { ActButtons } from "./acts.js";
+import { PeerReputation } from "./reputation.js";
 import { Story } from "./story.js";
 import { lagTone, pathsOf, reachedBy, seenTone, stateOf, toneOf } from "./worker_rows.js";
 
@@ -13,6 +14,7 @@ export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) 
     <p class="detail-state"><${Badge} dot tone=${toneOf(state)}>${words(state)}<//> <span class="muted">${worker.reason}</span></p>
     <${ActButtons} canAct=${canAct} onAct=${onAct} />
     <${Facts} worker=${worker} byName=${byName} stalenessLimit=${stalenessLimit} />
+    ${worker.role === "peer" && html`<${PeerReputation} key=${worker.peer_id} peerId=${worker.peer_id} />`}
     <h3>Chunks</h3>
     <${Shares} label="Chunk bytes received" parts=${[
       { label: "from the origin", value: worker.chunk_bytes_from_origin, colour: "series-3", text: bytes(worker.chunk_bytes_from_origin) },

@@ -259,6 +259,8 @@ def _audit(sent: pb.RolloutAudit) -> RolloutAudit:
         worst_nats=nats(sent.worst_nats),
         bound_nats=nats(sent.bound_nats),
         worst_at=counter(sent.worst_at),
+        sampler=text(sent.sampler, limits.TEXT_LENGTH_MAX),
+        trained=sent.trained,
     )
 
 

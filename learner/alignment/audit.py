@@ -58,8 +58,8 @@ class Finding:
     worst_nats: float
     worst_at: int  # index of that token in the completion
 
-    def to_pb(self) -> pb.RolloutAudit:
-        """Return the finding as a message."""
+    def to_pb(self, *, trained: bool) -> pb.RolloutAudit:
+        """Return the finding as a message; ``trained``: whether its rollout was trained on."""
         return pb.RolloutAudit(
             rollout_id=self.rollout_id,
             peer_id=self.peer_id,
@@ -70,6 +70,7 @@ class Finding:
             bound_nats=self.bound_nats,
             worst_at=self.worst_at,
             sampler=self.sampler,
+            trained=trained,
         )
 
 
@@ -133,7 +134,8 @@ def findings(rows: Sequence[TrainingRow], packed: PackedBatch, margins: Array, b
     found = []
     for row, (line, place) in zip(rows, packed.places, strict=True):
         first = place.start + len(row.prompt_token_ids)
-        peers = dict.fromkeys((segment.peer_id, segment.sampler) for segment in row.segments)
+        generated = (segment for segment in row.segments if segment.is_generated)
+        peers = dict.fromkeys((segment.peer_id, segment.sampler) for segment in generated)
         for peer_id, sampler in peers:
             columns = np.concatenate(
                 [

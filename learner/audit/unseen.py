@@ -14,7 +14,7 @@ from learner.alignment.audit import Finding, findings, lay_out_bounds
 from learner.audit.evidence import Evidence
 from learner.publishing.versions import RetainedVersions
 from learner.training.batch_check import BatchRules, rows_of
-from learner.training.packing import lay_out
+from learner.training.packing import TrainingRow, lay_out
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.params import Params
 from rollcast.wire.ids import Version
@@ -42,8 +42,8 @@ def judge_unseen(
     Raises:
         MalformedMessage: a rollout is malformed, which the coordinator should have found.
     """
-    kept = set(retained.versions())
-    rows = [row for row in rows_of(rollouts, rules) if all(one.version in kept for one in row.segments)]
+    kept: set[int] = set(retained.versions())
+    rows = [row for row in rows_of(rollouts, rules) if versions_of(row) <= kept]
     if not rows:
         return []
     packed = lay_out(rows, time=row_tokens, shared=row_tokens > rules.row_tokens, routes=rules.routes)
@@ -57,3 +57,8 @@ def judge_unseen(
     margins = np.where(judged, np.asarray(scored.margins), np.float32(np.nan))
     evidence.add(step, rows, packed, margins, bounds)
     return findings(rows, packed, margins, bounds)
+
+
+def versions_of(row: TrainingRow) -> set[int]:
+    """Return the versions that generated any of a rollout's tokens."""
+    return {segment.version for segment in row.segments if segment.is_generated}

@@ -20,12 +20,14 @@ def describe(
     connected: bool,
     now: float,
     uptime_s: float,
+    verdict: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the process's part of the report (peer.donor.report).
 
     Args:
         search: the coordinator's addresses and their problems.
         reach: how this machine is reached (peer.reachability.summary).
+        verdict: what the run found wrong with its rollouts (peer.donor.verdict); None: nothing.
         now: seconds, on the clock of ``search``.
     """
     active = heartbeat.active_version if heartbeat.has_active_version else None
@@ -48,6 +50,7 @@ def describe(
         "connected": connected,
         "coordinators_failing": search.rows(now),
         "reach": {**reach, "p2p": heartbeat.p2p},
+        "verdict": verdict,
         "state": heartbeat.state,
         "reason": heartbeat.reason,
         "version_active": active,

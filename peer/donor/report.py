@@ -5,6 +5,7 @@ coordinator, connected              host:port of the session, and whether it is 
 coordinators_failing                each address that failed since the last session: address, hop (name lookup,
                                     connection, TLS, certificate, session), reason, fix, failures, seconds_ago
 state, reason, until                what the machine does and why: its owner's limits first, then the worker's state
+verdict                             what the run found wrong with its rollouts (peer.donor.verdict); or null
 version_active, version_newest      version that rollouts are generated with; newest version held (null: none yet)
 receiving                           version, chunks held, chunks in all, map of 0 to 255 by run of chunks; or null
 tokens_per_second, tokens_generated

@@ -37,6 +37,7 @@ from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
 from coordinator.core.members.progress import LearnerProgress
+from coordinator.core.members.reputation_card import Card, card_of_peer
 from coordinator.core.reach.address_book import ReachBook
 from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
@@ -162,6 +163,18 @@ class CoreState:
         reputation = self.members.reputation(unseen.peer_id)
         if not reputation.quarantined:
             self.unseen.offer(unseen, self.audit.share_audited(unseen.peer_id, reputation.invite))
+
+    def card_of(self, peer_id: PeerId) -> Card:
+        """Return what is known about a peer's work."""
+        reputation = self.members.reputation(peer_id)
+        return card_of_peer(
+            self.audit.record(peer_id),
+            peer_id,
+            reputation.name,
+            banned=reputation.banned,
+            quarantined=reputation.quarantined,
+            share_audited=self.audit.share_audited(peer_id, reputation.invite),
+        )
 
     def drop_rollout(self, group: Group, index: int, reason: DropReason) -> list[Action]:
         """Drop the rollout of one slot; the slot will be issued again."""

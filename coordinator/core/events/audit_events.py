@@ -20,6 +20,8 @@ class RolloutAudit:
     worst_nats: float
     bound_nats: float
     worst_at: int  # index of the token with the largest margin in the completion
+    sampler: str = ""  # that the peer claims
+    trained: bool = False  # whether the rollout was trained on
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -59,10 +60,14 @@ class AuditRecord:
     worst_nats: float = 0.0
     bound_nats: float = 0.0  # of the token with the largest margin
     worst_rollout: int = 0
+    worst_at: int = 0  # index of that token in the completion
+    sampler: str = ""  # kind of engine and device that the identity claimed last
+    trained: int = 0  # rollouts that were trained on
+    left_out: int = 0  # rollouts with a token beyond its bound
     convicted: str = ""  # why; empty if it is not
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["convicted", "watched", "probation", "good"]:
         """Return "convicted", "watched" (a token beyond), "probation" (few rollouts yet) or "good"."""
         if self.convicted:
             return "convicted"
@@ -98,9 +103,12 @@ class AuditRecord:
         self.window_tokens += found.tokens
         self.window_beyond += found.beyond
         self.window_far += found.far
-        if found.worst_nats > self.worst_nats:
+        self.trained += found.trained
+        self.left_out += found.beyond > 0
+        self.sampler = found.sampler or self.sampler
+        if found.tokens and found.worst_nats >= self.worst_nats:
             self.worst_nats, self.bound_nats = found.worst_nats, found.bound_nats
-            self.worst_rollout = found.rollout_id
+            self.worst_rollout, self.worst_at = found.rollout_id, found.worst_at
         if not self.convicted and self.evidence > self.evidence_needed:
             worst = f"one in rollout {self.worst_rollout} is {self.worst_nats:.3g} nats off"
             self.convicted = (
@@ -132,6 +140,14 @@ class AuditBook:
     def record(self, peer_id: PeerId) -> AuditRecord | None:
         """Return what was found about an identity; None if nothing was judged."""
         return self._records.get(peer_id)
+
+    def invite(self, invite: str) -> AuditRecord | None:
+        """Return what was found about an invite's identities that are not convicted; None if nothing was judged."""
+        return self._invites.get(invite)
+
+    def known(self) -> tuple[list[PeerId], list[str]]:
+        """Return the identities and the invites about which anything was found."""
+        return list(self._records), list(self._invites)
 
     def add(self, step: Step, findings: Iterable[RolloutAudit], invite_of: Callable[[PeerId], str]) -> Verdicts:
         """Add the findings of a step and return whom they convict. A step counts once.

@@ -12,8 +12,8 @@ _LINKS_SHOWN = 8
 
 def screen(report: dict[str, Any]) -> str:
     """Return the screen, with lines of at most about 100 characters."""
-    blocks = (_head(report), _version(report), _work(report), _network(report), _machine(report), _release(report))
-    return "\n".join(line for block in blocks for line in block)
+    parts = (_head, _verdict, _version, _work, _network, _machine, _release)
+    return "\n".join(line for part in parts for line in part(report))
 
 
 def _head(report: dict[str, Any]) -> list[str]:
@@ -35,6 +35,20 @@ def _failing(place: dict[str, Any]) -> list[str]:
         f"          {place['hop']} of {place['address']}: {place['reason']} ({tries})",
         f"          fix: {place['fix']}",
     ]
+
+
+def _verdict(report: dict[str, Any]) -> list[str]:
+    verdict = report["verdict"]
+    if verdict is None:
+        return []
+    lines = [f"verdict   {verdict['state']}: {verdict['reason']}"]
+    if verdict["token"]:
+        lines.append(
+            f"          {verdict['token']}: {verdict['margin_nats']:.3g} nats below the token that its seed gives, "
+            f"at most {verdict['bound_nats']:.3g} are allowed"
+        )
+    lines += [f"          may be {one}" for one in verdict["causes"]]
+    return [*lines, f"to do     {verdict['to_do']}"]
 
 
 def _release(report: dict[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from cyclopts import App, Parameter
 
@@ -138,6 +139,40 @@ def pin(
         Print one JSON object.
     """
     return act_on_peers(f"pin_{to}", names, reason, run, preview=preview, json_output=json_output)
+
+
+@app.command
+def reputation(name: str = "", /, *, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
+    """Show what audits found about a peer and its invite; without a name, about all that are not in good order.
+
+    Parameters
+    ----------
+    name
+        Name or id of the peer, as `rollcast workers` lists it.
+    json_output
+        Print one JSON object.
+    """
+    answer = fetch_sync(Target.of(run), f"/api/v1/reputations?{urlencode({'peer': name})}")
+    print(json.dumps(answer, indent=2) if json_output else "\n".join(card_lines(answer)))
+    return 0
+
+
+def card_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return each card of peers and invites in a few lines."""
+    lines: list[str] = []
+    for card in [*answer["peers"], *answer["invites"]]:
+        off = f", off by {card['worst_nats']:.3g} nats at most" if card["off"] else ""
+        because = card["because"] and f", {card['because']}"
+        floor = f", honest up to {card['floor_nats']:.3g} ({card['sampler']})" if card["tokens"] else ""
+        lines += [
+            f"{card['kind']} {card['name'] or card['id']}: {card['state']}{because}",
+            f"  audited  {card['tokens']:,} tokens in {card['rollouts']:,} rollouts",
+            f"  off      {card['off']:,} tokens in {card['left_out']:,} rollouts{off}{floor}",
+            f"  trained  {card['trained']:,} rollouts",
+            f"  act      {card['act']}",
+            *([f"  undo     {card['undo']}"] if card["undo"] else []),
+        ]
+    return lines or ["Nothing is wrong with any peer, and no invite was judged yet."]
 
 
 def lines_of(workers: list[dict[str, Any]]) -> list[str]:

@@ -766,7 +766,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records", "banned")
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records", "banned", "audit_verdict")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -783,6 +783,7 @@ class CoordinatorMessage(_message.Message):
     CIRCUIT_RELAYS_FIELD_NUMBER: _ClassVar[int]
     PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
     BANNED_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_VERDICT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     leases: Leases
     relay_plan: RelayPlan
@@ -799,7 +800,30 @@ class CoordinatorMessage(_message.Message):
     circuit_relays: CircuitRelays
     peer_records: PeerRecords
     banned: Banned
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ...) -> None: ...
+    audit_verdict: AuditVerdict
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., audit_verdict: _Optional[_Union[AuditVerdict, _Mapping]] = ...) -> None: ...
+
+class AuditVerdict(_message.Message):
+    __slots__ = ("state", "reason", "rollout_id", "token_at", "margin_nats", "bound_nats", "sampler", "rollouts", "left_out")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_AT_FIELD_NUMBER: _ClassVar[int]
+    MARGIN_NATS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_NATS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    reason: str
+    rollout_id: int
+    token_at: int
+    margin_nats: float
+    bound_nats: float
+    sampler: str
+    rollouts: int
+    left_out: int
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., rollout_id: _Optional[int] = ..., token_at: _Optional[int] = ..., margin_nats: _Optional[float] = ..., bound_nats: _Optional[float] = ..., sampler: _Optional[str] = ..., rollouts: _Optional[int] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class LearnerHello(_message.Message):
     __slots__ = ("protocol", "software", "learner_public_key")
@@ -1055,7 +1079,7 @@ class StepReport(_message.Message):
     def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., audits: _Optional[_Iterable[_Union[RolloutAudit, _Mapping]]] = ...) -> None: ...
 
 class RolloutAudit(_message.Message):
-    __slots__ = ("rollout_id", "peer_id", "tokens", "beyond", "far", "worst_nats", "bound_nats", "worst_at", "sampler")
+    __slots__ = ("rollout_id", "peer_id", "tokens", "beyond", "far", "worst_nats", "bound_nats", "worst_at", "sampler", "trained")
     ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -1065,6 +1089,7 @@ class RolloutAudit(_message.Message):
     BOUND_NATS_FIELD_NUMBER: _ClassVar[int]
     WORST_AT_FIELD_NUMBER: _ClassVar[int]
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
     rollout_id: int
     peer_id: str
     tokens: int
@@ -1074,7 +1099,8 @@ class RolloutAudit(_message.Message):
     bound_nats: float
     worst_at: int
     sampler: str
-    def __init__(self, rollout_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., tokens: _Optional[int] = ..., beyond: _Optional[int] = ..., far: _Optional[int] = ..., worst_nats: _Optional[float] = ..., bound_nats: _Optional[float] = ..., worst_at: _Optional[int] = ..., sampler: _Optional[str] = ...) -> None: ...
+    trained: bool
+    def __init__(self, rollout_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., tokens: _Optional[int] = ..., beyond: _Optional[int] = ..., far: _Optional[int] = ..., worst_nats: _Optional[float] = ..., bound_nats: _Optional[float] = ..., worst_at: _Optional[int] = ..., sampler: _Optional[str] = ..., trained: _Optional[bool] = ...) -> None: ...
 
 class LearnerStatus(_message.Message):
     __slots__ = ("phase", "detail", "values", "profile")

@@ -25,6 +25,7 @@ REPORT: dict[str, Any] = {
     "today": {"accepted": 40, "stale": 2},
     "total": {"accepted": 4000},
     "newest": [],
+    "verdict": None,
     "reach": {
         "reachability": "dialable",
         "address": "192.0.2.1:7420 /ip4/192.0.2.1/tcp/7421",
@@ -94,6 +95,23 @@ def test_pause_has_an_end_and_a_new_machine_no_version() -> None:
     assert lines[0] == "paused - paused by its owner (until 2026-11-22 12:30)"
     assert "not connected to host:7443" in lines[2]
     assert lines[3] == "version   none received yet"
+
+
+def test_a_verdict_says_which_token_was_off_by_how_much_why_and_what_to_do() -> None:
+    verdict = {
+        "state": "quarantined",
+        "reason": "sent tokens",
+        "token": "token 17 of rollout 812, sampled with jax-cpu",
+    }
+    verdict |= {"margin_nats": 0.52, "bound_nats": 0.001, "causes": ["memory errors"], "to_do": "ask the operator"}
+    lines = screen(REPORT | {"verdict": verdict}).splitlines()
+    assert lines[3:7] == [
+        "verdict   quarantined: sent tokens",
+        "          token 17 of rollout 812, sampled with jax-cpu: 0.52 nats below the token that its seed gives, at "
+        "most 0.001 are allowed",
+        "          may be memory errors",
+        "to do     ask the operator",
+    ]
 
 
 def test_newer_release_is_shown_with_its_upgrade() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled, PeerPinned
+from coordinator.core.members.audit_book import AuditRecord
+from coordinator.core.members.reputation_card import card_of_peer
 from coordinator.http.routes import Answer, Call, Route
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.cli.options import RunOptions
@@ -205,3 +208,15 @@ def test_invite_lines_show_their_state() -> None:
     (line,) = invite.lines_of([ONE], 0.0)
     assert line == "0123456789abcdef  open      peer     1 of 3      until 1970-01-02 00:00 UTC  Ann"
     assert invite.lines_of([], 0.0) == ["There are no invites yet. Create one with `rollcast invite`."]
+
+
+def test_a_reputation_is_printed_as_a_card() -> None:
+    record = AuditRecord(rollouts=41, tokens=2600, beyond=3, worst_nats=0.02, bound_nats=0.01, sampler="jax-cpu")
+    card = card_of_peer(record, "12D3", "attic", banned="", quarantined="sent tokens", share_audited=1.0)
+    assert workers.card_lines({"peers": [asdict(card)], "invites": []})[:4] == [
+        "peer attic: quarantined, sent tokens",
+        "  audited  2,600 tokens in 41 rollouts",
+        "  off      3 tokens in 0 rollouts, off by 0.02 nats at most, honest up to 0.01 (jax-cpu)",
+        "  trained  0 rollouts",
+    ]
+    assert len(workers.card_lines({"peers": [], "invites": []})) == 1

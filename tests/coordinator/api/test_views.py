@@ -51,6 +51,7 @@ async def test_every_view_matches_its_declared_type(tmp_path: Path) -> None:
             "/api/v1/workers": ("left_out", 0),
             "/api/v1/broadcast": ("version", 0),
             "/api/v1/capacity": ("mode", "off"),
+            "/api/v1/reputations": ("peers", []),
             "/api/v1/history": ("times_unix_s", []),
             "/api/v1/steps": ("rows", [[1, 0.5]]),
             "/api/v1/runs": None,
@@ -84,6 +85,7 @@ async def test_every_view_matches_its_declared_type(tmp_path: Path) -> None:
         "/api/v1/explain?of=lease&id=7",
         "/api/v1/explain?of=secrets&id=7",
         "/api/v1/explain?of=peer",
+        "/api/v1/reputations?peer=nobody",
     ],
 )
 async def test_invalid_queries_are_refused(tmp_path: Path, path: str) -> None:

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.core.events.audit_events import RolloutAudit
+from coordinator.core.members.audit_book import AUDIT, AuditBook
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
 from coordinator.ledger.story import Story, _slots, parse, story_of
 from rollcast.runtime.errors import ConfigError, StoreError
-from rollcast.wire.ids import Epoch, Step, Version
+from rollcast.wire.ids import Epoch, RolloutId, Step, Version
 from tests.coordinator import stored_work as work
 
 
@@ -80,6 +82,18 @@ async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> N
         "issued slot 0 of group 4: 1 dropped: stale",
         "issued slot 0 of group 5: 1 open",
     ]
+
+
+async def test_a_peers_facts_have_what_audits_found(ledger: Path) -> None:
+    book = AuditBook()
+    found = RolloutAudit(RolloutId(1), work.PEER, 20, 1, 0, 0.02, 0.01, 3, "jax-cpu")
+    book.add(Step(1), [found], lambda _: "")
+    opened = Ledger.open(ledger)
+    await opened.set_meta(AUDIT, book.to_json())
+    await opened.close()
+    facts = story_of(ledger, "peer atlas").facts
+    assert facts["reputation"] == "watched: 1 tokens beyond the bound, too few to convict"
+    assert facts["worst"] == "0.02 nats off, token 3 of rollout 1"
 
 
 async def test_version_with_the_outcomes_of_its_rollouts(ledger: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
+from coordinator.core.members.audit_book import AuditRecord
+from coordinator.core.members.reputation_card import card_of_invite, card_of_peer
 from tests.coordinator.pages.sample_site import SampleSite
 from tests.coordinator.sample_status import sample_broadcast
 
@@ -177,6 +180,13 @@ class FleetSite(SampleSite):
         }
         lines = [{"at_unix_s": NOW_UNIX_S, "text": "peer joined (gpu-1): gpu-1 as peer"}]
         self.views["explain"] = {"title": "what happened", "facts": {}, "lines": lines}
+        audit = {"rollouts": 41, "tokens": 2600, "beyond": 3, "worst_nats": 0.02, "bound_nats": 0.01}
+        record = AuditRecord(**audit, worst_rollout=812, worst_at=17, sampler="vllm-cpu", trained=38, left_out=3)
+        convicted = "sent tokens that its seeds and versions do not give: 3 of 2600 judged"
+        peer_id = worker(1)["peer_id"]
+        card = card_of_peer(record, peer_id, "gpu-1", banned="", quarantined=convicted, share_audited=1.0)
+        invites = [card_of_invite(record, "a1", on_probation=False)]
+        self.views["reputations"] = {"peers": [asdict(card)], "invites": [asdict(one) for one in invites]}
         self.views["tokens"] = {"tokens": []}
         self.views["audit"] = {"rows": []}
         self.views["broadcast"] = broadcast_view(tree)

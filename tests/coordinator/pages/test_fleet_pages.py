@@ -231,6 +231,8 @@ async def test_an_invite_is_made_shown_once_and_revoked(browser: Any, serve: Ser
         await tab.page.get_by_role("button", name="Ban 2 machines").click()
         await tab.shows(".invite-list .badge", "banned")
         await tab.shows(".invite-list", "Enable")
+        await tab.page.get_by_text("Reputation: watched").click()
+        await tab.shows(".invite-card", "worst 0.02 nats, token 17 of rollout 812")
         week_s = 7 * 86_400
         made = {"role": "peer", "quota": 3, "lifetime_s": week_s, "note": "Ada's cluster"}
         banned = ("invites/a1/ban", {"reason": "canned answers"})

@@ -83,7 +83,7 @@ def test_a_rollout_beyond_its_bound_has_no_weight_and_the_others_keep_theirs(sha
     ]
     worst = found[2]
     assert (worst.worst_at, worst.bound_nats) == (3, pytest.approx(BOUND))
-    assert worst.to_pb().worst_nats == worst.worst_nats == pytest.approx(FAR * BOUND * 1.01)
+    assert worst.to_pb(trained=False).worst_nats == worst.worst_nats == pytest.approx(FAR * BOUND * 1.01)
     shown = figures(found, packed, bounds)
     assert shown["audit_left_out"] == 1.0
     assert shown["audit_judged_share"] == pytest.approx(7 / 9)

@@ -19,7 +19,7 @@ from rollcast.policy.logprobs import TokenStatistics
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Segment, segment_to_pb
+from rollcast.wire.rollouts import ENVIRONMENT, Segment, segment_to_pb
 
 RULES = BatchRules(3, groups_per_step=1, samples_per_group=1, vocabulary_size=32, row_tokens=8)
 CHEATED = 7  # the token that no seed gives
@@ -103,3 +103,9 @@ def test_where_margins_prove_nothing_a_rollout_counts_without_tokens(tmp_path: P
 def test_a_malformed_one_is_an_error_of_the_coordinator(tmp_path: Path) -> None:
     with pytest.raises(MalformedMessage):
         judge(tmp_path, rollout(1, (3, (99,))))
+
+
+def test_what_an_environment_said_is_nobodys_work(tmp_path: Path) -> None:
+    said = rollout(1, (3, (4, 5)))
+    said.segments.append(segment_to_pb(Segment("tool", Epoch(0), Version(0), ENVIRONMENT, (6,), b"\0")))
+    assert [(one.peer_id, one.tokens) for one in judge(tmp_path, said)] == [("a", 2)]

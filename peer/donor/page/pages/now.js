@@ -34,6 +34,7 @@ export function Now({ report }) {
   return html`<div class="stack">
     <${PageHead} title="Now" />
     <${State} report=${report} />
+    ${report.verdict && html`<${Verdict} verdict=${report.verdict} />`}
     <${Tiles} report=${report} />
     <${Version} report=${report} />
     <div class="charts">
@@ -60,6 +61,21 @@ function State({ report }) {
         ${(report.coordinators_failing || []).map((place) => html`<div class="muted" key=${place.address}>${place.hop} of ${place.address}: ${place.reason}; ${place.fix}</div>`)}</dd></div>
       <div><dt>Running for</dt><dd>${duration(report.uptime_s)}</dd></div>
     </dl>
+  <//>`;
+}
+
+/** What the run found wrong with this machine's rollouts: the token, both values, likely causes, and what to do. */
+function Verdict({ verdict }) {
+  const tone = verdict.state === "quarantined" ? "bad" : "warn";
+  return html`<${Card} title="What the run found" className="state-card tone-${tone}" aria-label="Verdict">
+    <p><${Badge} dot tone=${tone}>${verdict.state}<//> ${sentence(verdict.reason)}</p>
+    ${verdict.token && html`<dl class="facts">
+      <div><dt>Token</dt><dd>${sentence(verdict.token)}</dd></div>
+      <div><dt>Off by</dt><dd>${fixed(verdict.margin_nats, 3)} nats below the token that its seed gives</dd></div>
+      <div><dt>Allowed</dt><dd>${fixed(verdict.bound_nats, 3)} nats</dd></div>
+    </dl>`}
+    ${verdict.causes.length > 0 && html`<p>An honest machine may do this because of</p><ul>${verdict.causes.map((one) => html`<li key=${one}>${one}</li>`)}</ul>`}
+    <p><b>What to do:</b> ${verdict.to_do}.</p>
   <//>`;
 }
 

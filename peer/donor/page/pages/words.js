@@ -28,6 +28,8 @@ const VERDICTS = {
   rolled_back: "It was made with a version that the learner has discarded.",
   returned: "The work was returned before it was finished.",
   revoked: "The coordinator revoked the work.",
+  older_version: "It was generated with an older version than this machine had used before.",
+  audit_failed: "The run found that this machine's tokens do not follow from their seeds; see Now.",
   malformed: "It did not have the requested form. This machine or its software may be faulty.",
   quarantined: "This machine is quarantined because of what it sent before.",
   banned: "The run's operator has banned this machine.",

@@ -52,6 +52,7 @@ class PlayedHost:
 
     def __init__(self) -> None:
         self.told: list[Any] = []
+        self.verdict: dict[str, Any] | None = None
         self.beats = 0
         self.moved_far_bytes = (143_000_000_000, 61_000_000_000)
         self.holds_work = True
@@ -120,6 +121,7 @@ class PlayedHost:
             now=0.0,
             connected=True,
             uptime_s=183_000.0 + self.beats,
+            verdict=self.verdict,
         )
 
 

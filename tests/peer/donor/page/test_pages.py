@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from peer.donor.verdict import verdict_from
 from peer.worker.events import FinishRequested
+from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.browsing import DEADLINE_MS, Tab, chromium, opened
 from tests.peer.donor.page.played_host import PEER_ID, PlayedHost, played_donor
 
@@ -209,4 +211,18 @@ async def test_an_unreachable_coordinator_is_shown_with_the_hop_that_fails(
         await tab.shows(".state-card", "trying to connect")
         await tab.shows(".state-card", "name lookup of run.example.org:7443: no address for 'run.example.org'")
         assert await tab.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert not tab.problems
+
+
+async def test_a_verdict_shows_the_token_both_values_the_causes_and_what_to_do(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = pb.AuditVerdict(state="quarantined", reason="sent tokens", rollout_id=812, token_at=17, sampler="vllm-cpu")
+    told.margin_nats, told.bound_nats = 0.52, 0.001
+    played, verdict = PlayedHost.describe, {"verdict": verdict_from(told)}
+    monkeypatch.setattr(PlayedHost, "describe", lambda host: played(host) | verdict)
+    async with played_donor(tmp_path) as (_, _, url), opened(browser, url, width=390, scheme="dark") as tab:
+        for text in ("Token 17 of rollout 812", "0.520 nats", "0.001 nats", "memory errors", "ask the run's operator"):
+            await tab.shows("[aria-label=Verdict]", text)
+        assert await tab.page.evaluate("document.documentElement.scrollWidth") <= 390
         assert not tab.problems
