@@ -25,10 +25,8 @@ ONE_ROOM = (PurePosixPath("rollcast/sim"), PurePosixPath("bench"))
 RUN_BY = {
     "bench/broadcast/transports_end.py": "tests/bench/broadcast/test_transports.py",
     "bench/durability/churn.py": "tests/bench/test_main.py",
-    "bench/durability/crash.py": "tests/bench/durability/test_crash.py",
     "bench/durability/resume_learner.py": "tests/bench/durability/test_resume.py",
     "bench/fleet/apsw_connection.py": "tests/bench/durability/test_powerloss.py",
-    "bench/fleet/peer.py": "tests/bench/durability/test_crash.py",
     "bench/learner/demo.py": "tests/bench/test_main.py",
     "bench/people/capped_links.py": "tests/bench/people/test_caps.py",
     "bench/people/caps.py": "tests/bench/people/test_caps.py",
