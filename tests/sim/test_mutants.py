@@ -35,6 +35,7 @@ QUICK = {
     "outage-trained-as-zero": "unscored",
     "answered-with-any-version": "version",
     "evaluated-with-any-version": "evaluation",
+    "seeds-shared": "seed",
     "observations-trained": "episode",
 }
 SEEDS_MAX = 20

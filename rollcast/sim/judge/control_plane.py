@@ -75,6 +75,7 @@ class LedgerJudge:
         self._scored: set[int] = set()
         self._unscored: set[int] = set()  # the last verdict was a failure
         self._prompts: dict[int, str] = {}
+        self._seeds: dict[int, dict[int, int]] = {}  # by group: the seed of each of its slots
         self._versions: dict[int, int] = {}  # the epoch of each announced version
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
         self._deadlines: deque[tuple[float, Key]] = deque()  # deadlines of attempts, soonest first
@@ -246,6 +247,7 @@ class LedgerJudge:
         if self._prompts.setdefault(action.group_id, action.problem_id) != action.problem_id:
             self._blame("I6", f"group {action.group_id} was another prompt before", action.group_id)
         self._prompts.pop(action.group_id - 4096, None)
+        self._seeds.pop(action.group_id - 4096, None)
 
     def _attempt(self, action: act.RecordAttempt) -> None:
         books, key = self.books, (action.lease_id, action.sample_index)
@@ -261,14 +263,20 @@ class LedgerJudge:
         for other in [books.attempts[one] for one in live]:
             if other.token >= action.fencing_token:
                 self._blame("I6", f"the fencing token of the slot {slot} does not rise", slot)
-            if other.seed not in (-1, action.seed):
-                self._blame("I6", f"the slot {slot} has another seed", slot)
+        self._seed(action)
         live.append(key)
         oldest_version = self._generated_with.get(action.peer_id, 0)
         books.attempts[key] = Issued(slot, action.fencing_token, action.peer_id, action.seed, oldest_version)
         self._deadlines.append((self._now + self._settings.lease_deadline_s, key))
         books.counts["issued"] += 1
         self._verdicts.trace.add(self._now, "issued", action.lease_id, slot, action.peer_id)
+
+    def _seed(self, action: act.RecordAttempt) -> None:
+        slot, seeds = (action.group_id, action.sample_index), self._seeds.setdefault(action.group_id, {})
+        if seeds.setdefault(action.sample_index, action.seed) != action.seed:
+            self._blame("seed", f"the slot {slot} has another seed", slot)
+        if len(set(seeds.values())) < len(seeds):
+            self._blame("seed", f"the slot {slot} has the seed of another slot of its group", slot)
 
     def _leases(self, action: act.SendLeases) -> None:
         if action.peer_id in self._quarantined:

@@ -26,6 +26,7 @@ RULES = {
     "unscored": "no rollout is trained whose last verdict is a failure of the verifier",
     "starve": "a peer that delivers nothing gets ever less work: what it lets expire in a row is a few batches at most",
     "version": "no peer answers a lease with an older version than one with which it had answered before the lease",
+    "seed": "each slot has a seed of its own, which is the same whenever the slot is issued",
     "evaluation": "each evaluation ends, its samples are what was leased, and none of them is trained on",
     "episode": "an episode is its turns and what its environment says to them; nothing of the latter is trained on",
     "activation": "no peer that is switched off, drained or banned gets work",
