@@ -9,12 +9,14 @@ import { Story } from "./story.js";
 import { lagTone, pathsOf, reachedBy, seenTone, stateOf, toneOf } from "./worker_rows.js";
 
 export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) {
-  const state = stateOf(worker);
+  const state = stateOf(worker), isUrgent = state === "quarantined" || state === "banned";
+  const reputation = worker.role === "peer" && html`<${PeerReputation} key=${worker.peer_id} peerId=${worker.peer_id} />`;
   return html`<div class="detail">
     <p class="detail-state"><${Badge} dot tone=${toneOf(state)}>${words(state)}<//> <span class="muted">${worker.reason}</span></p>
     <${ActButtons} canAct=${canAct} onAct=${onAct} />
+    ${isUrgent && reputation}
     <${Facts} worker=${worker} byName=${byName} stalenessLimit=${stalenessLimit} />
-    ${worker.role === "peer" && html`<${PeerReputation} key=${worker.peer_id} peerId=${worker.peer_id} />`}
+    ${!isUrgent && reputation}
     <h3>Chunks</h3>
     <${Shares} label="Chunk bytes received" parts=${[
       { label: "from the origin", value: worker.chunk_bytes_from_origin, colour: "series-3", text: bytes(worker.chunk_bytes_from_origin) },

@@ -67,7 +67,7 @@ function State({ report }) {
 /** What the run found wrong with this machine's rollouts: the token, both values, likely causes, and what to do. */
 function Verdict({ verdict }) {
   const tone = verdict.state === "quarantined" ? "bad" : "warn";
-  return html`<${Card} title="What the run found" className="state-card tone-${tone}" aria-label="Verdict">
+  return html`<${Card} title="What the run found" className="state-card verdict tone-${tone}" aria-label="Verdict">
     <p><${Badge} dot tone=${tone}>${verdict.state}<//> ${sentence(verdict.reason)}</p>
     ${verdict.token && html`<dl class="facts">
       <div><dt>Token</dt><dd>${sentence(verdict.token)}</dd></div>
