@@ -1,4 +1,4 @@
-"""Train on the shipped environments: reward of the first and of the last batches.
+"""Train on the shipped environments: reward of the first and of the last batches. Also score hostile programs.
 
 Each run is a whole one on this machine: warm start, coordinator, peers, environments in processes of their own. The
 rewards are those of the episodes that were trained on, because only peers play episodes: ``NAME_before`` is the mean of
@@ -9,6 +9,7 @@ were tokenised again or changed between two turns, over all shipped chat templat
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import sqlite3
@@ -20,6 +21,7 @@ from typing import Any
 
 from bench import runs
 from bench.machine import Outcome, alone
+from bench.tasks import hostile
 from bench.tasks.retokenised import retokenised_by_templates, retokenised_in_run
 from coordinator.config.environments import GymTask, VerifiersTask
 from rollcast.cli.files import load
@@ -30,12 +32,13 @@ EXAMPLES = {
     "guessing": Path("examples/guessing/run.toml"),
     "verifiers": Path("examples/verifiers-recall/run.toml"),
 }
+HOSTILE = "hostile"
 FIRST_STEPS = 2
 LAST_STEPS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", choices=EXAMPLES, help="run this example alone")
+    parser.add_argument("--only", choices=[*EXAMPLES, HOSTILE], help="measure this alone")
     parser.add_argument("--set", action="append", default=[], help="override a setting of the files: section.key=value")
     parser.add_argument(
         "--verifiers-python",
@@ -45,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    names = [arguments.only] if arguments.only else list(EXAMPLES)
+    names = [arguments.only] if arguments.only in EXAMPLES else [] if arguments.only else list(EXAMPLES)
     figures: dict[str, float] = {}
     missing: list[str] = []
     changed = retokenised_by_templates()
@@ -66,6 +69,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
             config = load(EXAMPLES[name], "up", settings)
             assert isinstance(config, UpConfig)
             changed += retokenised_in_run(Path(summary["run_folder"]), config.coordinator)
+        if arguments.only in ("", HOSTILE, None):
+            figures |= asyncio.run(hostile.figures())
     figures["retokenised"] = changed
     settings_used: dict[str, Any] = {"only": arguments.only or "", "set": arguments.set}
     return Outcome(settings_used, figures, tuple(missing))

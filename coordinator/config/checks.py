@@ -12,18 +12,6 @@ from rollcast.runtime.config import ConfigModel
 CHECK_PART_NAME = r"^[a-z0-9][a-z0-9_]{0,31}$"
 
 
-def check_one_function(path: str, name: str) -> None:
-    """Check that either a file and function or an entry point is named.
-
-    Raises:
-        ValueError: neither or both are, or the path names no function.
-    """
-    if bool(path) == bool(name):
-        raise ValueError("give either path, as in 'reward.py:score', or the name of an installed entry point")
-    if path and not all(path.rpartition(":")[::2]):
-        raise ValueError(f"path = {path!r} names no function; write file and function, as in 'reward.py:score'")
-
-
 class ExactCheck(ConfigModel):
     """Accept a completion that is the same text as the answer."""
 
@@ -99,17 +87,11 @@ class PythonCheck(ConfigModel):
 
     kind: Literal["python"]
     """Selects this check."""
-    path: str = ""
-    """File and function, as in `reward.py:score`; a relative path starts at the working directory."""
-    name: str = ""
-    """Name of an installed entry point in the group `rollcast.rewards`, instead of a path."""
+    path: str = Field(min_length=1)
+    """The function: `FILE.py:NAME`, relative to the working directory, or the name of an entry point of the group
+    `rollcast.rewards`."""
     batch: bool = False
     """Whether the function takes lists (prompts, completions, answers, metadata) and returns a list."""
-
-    @model_validator(mode="after")
-    def _names_one_function(self) -> PythonCheck:
-        check_one_function(self.path, self.name)
-        return self
 
 
 class HttpServiceConfig(ConfigModel):

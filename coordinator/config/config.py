@@ -253,6 +253,9 @@ class VerifierConfig(ConfigModel):
 
     processes: int = Field(1, ge=1, le=64)
     """Number of verifier processes."""
+    spare_processes: int = Field(3, ge=0, le=64)
+    """Further processes where a check runs programs, so that programs which run until their timeout hold up few others:
+    so many may do so at a time, and completions still do not wait for them."""
     timeout_s: float = Field(10.0, gt=0.0)
     """Timeout of scoring one completion, in seconds; after it the process is replaced and the completion retried."""
     queue_max: int = Field(4096, ge=1)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from coordinator.config.checks import CheckConfig, MathCheck, PythonCheck, check_one_function, single_checks
+from coordinator.config.checks import CheckConfig, CodeCheck, MathCheck, PythonCheck, SingleCheckConfig, single_checks
 from coordinator.config.environments import GymTask, VerifiersTask
 from rollcast.runtime.config import ConfigModel
 
@@ -92,17 +92,11 @@ class PythonTask(RowsConfig):
 
     kind: Literal["python"]
     """Selects this source of problems."""
-    path: str = ""
-    """File and function, as in `task.py:problems`; a relative path starts at the working directory."""
-    name: str = ""
-    """Name of an installed entry point in the group `rollcast.tasks`, instead of a path."""
+    path: str = Field(min_length=1)
+    """The function: `FILE.py:NAME`, relative to the working directory, or the name of an entry point of the group
+    `rollcast.tasks`."""
     rows_max: int = Field(100_000, ge=1)
     """Rows to read at most, so that an endless generator is cut off here."""
-
-    @model_validator(mode="after")
-    def _names_one_function(self) -> PythonTask:
-        check_one_function(self.path, self.name)
-        return self
 
 
 SingleTaskConfig = Annotated[
@@ -177,9 +171,16 @@ def single_tasks(config: TaskConfig) -> list[SingleTaskConfig]:
     return [part.task for part in config.parts] if isinstance(config, MixtureTask) else [config]
 
 
+def runs_programs(config: TaskConfig) -> bool:
+    """Whether a check of the task runs the programs that completions contain."""
+    return any(isinstance(check, CodeCheck) for check in _checks(config))
+
+
 def users_code(config: TaskConfig) -> bool:
     """Whether a reward function of the user scores completions of the task."""
-    checks = [
-        check for task in single_tasks(config) if isinstance(task, RowsConfig) for check in single_checks(task.check)
-    ]
-    return any(isinstance(check, PythonCheck) for check in checks)
+    return any(isinstance(check, PythonCheck) for check in _checks(config))
+
+
+def _checks(config: TaskConfig) -> list[SingleCheckConfig]:
+    tasks = [task for task in single_tasks(config) if isinstance(task, RowsConfig)]
+    return [check for task in tasks for check in single_checks(task.check)]

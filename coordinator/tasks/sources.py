@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from typing import Any, assert_never
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, PythonTask, RowsConfig
-from coordinator.tasks.checks.user_code import TASKS, load_function
 from coordinator.tasks.fields import Row, row_of
+from coordinator.workers.plugins import load_plugin
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.data_files import BadRow, jsonl_rows, optional_import, parquet_rows
 
@@ -17,9 +17,7 @@ RowsTask = JsonlTask | ParquetTask | HuggingFaceTask | PythonTask
 
 def source_name(config: RowsTask) -> str:
     """Return the name of this source in messages."""
-    if isinstance(config, HuggingFaceTask):
-        return config.name
-    return str(config.path) or config.name if isinstance(config, PythonTask) else str(config.path)
+    return config.name if isinstance(config, HuggingFaceTask) else str(config.path)
 
 
 def read_rows(config: RowsTask) -> Iterator[Row | BadRow]:
@@ -70,22 +68,20 @@ def _fix(config: RowsConfig) -> str:
 
 
 def _values(config: RowsTask) -> Iterator[tuple[str, Any]]:
-    match config:
-        case JsonlTask():
-            return jsonl_rows(config.path, setting="task.path")
-        case ParquetTask():
-            return parquet_rows(config.path, _columns(config), setting="task.path", columns_setting="task.fields")
-        case HuggingFaceTask():
-            return _huggingface(config)
-        case PythonTask():
-            return _python(config)
-        case _:
-            assert_never(config)
+    return READERS[type(config)](config)
+
+
+def _jsonl(config: JsonlTask) -> Iterator[tuple[str, Any]]:
+    return jsonl_rows(config.path, setting="task.path")
+
+
+def _parquet(config: ParquetTask) -> Iterator[tuple[str, Any]]:
+    return parquet_rows(config.path, _columns(config), setting="task.path", columns_setting="task.fields")
 
 
 def _python(config: PythonTask) -> Iterator[tuple[str, Any]]:
     """Yield what the user's function yields; it is restarted from its beginning with the coordinator."""
-    where, function = source_name(config), load_function(config.path, config.name, TASKS)
+    where, function = config.path, load_plugin(config.path, "rollcast.tasks")
     try:
         for number, row in enumerate(function(), start=1):
             yield f"{where}, problem {number}", row
@@ -122,3 +118,12 @@ def _huggingface(config: HuggingFaceTask) -> Iterator[tuple[str, Any]]:
             fix="correct task.name, task.subset, task.split or task.revision; check that this machine reaches the Hub, "
             "or download the dataset and name its folder",
         ) from error
+
+
+#: What reads the rows of each kind of source, each with its place for messages.
+READERS: Mapping[type, Callable[[Any], Iterator[tuple[str, Any]]]] = {
+    JsonlTask: _jsonl,
+    ParquetTask: _parquet,
+    HuggingFaceTask: _huggingface,
+    PythonTask: _python,
+}

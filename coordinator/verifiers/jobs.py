@@ -41,9 +41,11 @@ class JobQueue:
 
     Args:
         waiting_max: jobs that may wait for a worker; ``score`` waits while the queue is full.
+        batch_items: jobs that a worker gets at once.
     """
 
-    def __init__(self, waiting_max: int) -> None:
+    def __init__(self, waiting_max: int, batch_items: int = BATCH_ITEMS) -> None:
+        self._batch_items = batch_items
         self._queue: asyncio.Queue[Job] = asyncio.Queue(waiting_max)
         self._unfinished: dict[str, Job] = {}
         self._alone: OrderedDict[str, None] = OrderedDict()
@@ -91,7 +93,7 @@ class JobQueue:
         length = len(jobs[0].item.completion_text)
         if jobs[0].item.key in self._alone:
             return [job for job in jobs if not job.future.done()]
-        while len(jobs) < BATCH_ITEMS and length < BATCH_TEXT_LENGTH_MAX and not self._queue.empty():
+        while len(jobs) < self._batch_items and length < BATCH_TEXT_LENGTH_MAX and not self._queue.empty():
             job = self._queue.get_nowait()
             if job.item.key in self._alone:
                 self._queue.put_nowait(job)

@@ -13,7 +13,7 @@ from random import Random
 
 import structlog
 
-from coordinator.verifiers.jobs import Job, JobQueue
+from coordinator.verifiers.jobs import BATCH_ITEMS, Job, JobQueue
 from coordinator.verifiers.process import VerifierProcess
 from coordinator.verifiers.scorer import Failed, ScoreItem, Verdict
 from coordinator.workers.line_process import WorkerDied, WorkerHung
@@ -38,6 +38,7 @@ class VerifierPool:
         timeout_s: deadline of an item; one that takes longer fails with ``timeout``, and its process is replaced.
         queue_max: items that may wait; ``score`` waits while the queue is full.
         command: the worker's command line.
+        batch_items: items that a process gets at once.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class VerifierPool:
         queue_max: int,
         *,
         command: Sequence[str] = WORKER_COMMAND,
+        batch_items: int = BATCH_ITEMS,
     ) -> None:
         self._processes = [VerifierProcess(command, task_config_json, seed, timeout_s) for _ in range(processes)]
-        self._jobs = JobQueue(queue_max)
+        self._jobs = JobQueue(queue_max, batch_items)
         self._timeout_s = timeout_s
         self._random = Random()
         self._lanes: list[asyncio.Task[None]] = []

@@ -11,9 +11,11 @@ from typing import Any
 from coordinator.config.checks import PythonCheck
 from coordinator.tasks.checks.checker import Checker, Item, Outcome, metadata_of
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
-from coordinator.tasks.checks.user_code import REWARDS, load_function
+from coordinator.workers.plugins import load_plugin
 from rollcast.runtime.errors import TaskError
 
+REWARDS = "rollcast.rewards"
+"""The group of entry points."""
 ONE = ("prompt", "completion", "answer", "metadata")
 MANY = ("prompts", "completions", "answers", "metadata")
 
@@ -35,8 +37,10 @@ class PythonChecker(Checker):
 
     def warm_up(self) -> None:
         config = self._config
-        function = load_function(config.path, config.name, REWARDS)
-        self._names = _parameters(function, MANY if config.batch else ONE, config.path or config.name)
+        function = load_plugin(config.path, REWARDS)
+        if not callable(function):
+            raise TaskError(f"{config.path} is not a function", cause=f"it is {_kind(function)}", fix="name a function")
+        self._names = _parameters(function, MANY if config.batch else ONE, config.path)
         self._is_async = inspect.iscoroutinefunction(function)
         self._function = function
 

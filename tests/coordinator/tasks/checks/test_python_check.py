@@ -85,9 +85,9 @@ def test_anything_else_is_an_error(value: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("def scores(): pass", "no function 'score'"),
+        ("def scores(): pass", "has no 'score'"),
         ("score = 3", "is not a function"),
-        ("import nothing_like_this", "cannot be imported"),
+        ("import nothing_like_this", "cannot be loaded"),
         ("def score(solution): pass", "takes an argument 'solution'"),
         ("def score(completions): pass", "takes an argument 'completions'"),
     ],
@@ -98,8 +98,5 @@ def test_a_wrong_file_is_refused_with_its_reason(tmp_path: Path, code: str, word
 
 
 def test_names_without_an_entry_point_are_refused() -> None:
-    with pytest.raises(TaskError, match=r"no installed package has the entry point 'mine' in rollcast\.rewards"):
-        PythonChecker(PythonCheck(kind="python", name="mine")).warm_up()
-    for wrong in ({}, {"path": "a.py:f", "name": "b"}, {"path": "a.py"}):
-        with pytest.raises(ValueError, match="path"):
-            PythonCheck(kind="python", **wrong)
+    with pytest.raises(TaskError, match="no installed package offers 'mine'"):
+        PythonChecker(PythonCheck(kind="python", path="mine")).warm_up()
