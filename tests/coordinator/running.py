@@ -72,7 +72,7 @@ def config_for(folder: Path, learner: Identity, changes: dict[str, dict[str, Any
         "run_folder": str(folder / "run"),
     }
     for section, fields in changes.items():
-        values[section] = {**values.get(section, {}), **fields}
+        values[section] = fields if "kind" in fields else {**values.get(section, {}), **fields}
     return CoordinatorConfig.model_validate(values)
 
 

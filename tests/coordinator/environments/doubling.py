@@ -9,6 +9,7 @@ import verifiers.v1 as vf
 
 class NumberData(vf.TaskData):
     answer: str
+    teacher: list[str]
 
 
 class Double(vf.Task[NumberData]):
@@ -22,7 +23,8 @@ class Double(vf.Task[NumberData]):
 class Doubles(vf.Taskset[Double]):
     def load(self) -> Iterator[Double]:
         for number in range(10, 20):
-            yield Double(NumberData(prompt=f"{number}+{number}=", system_prompt="Add.", answer=str(4 * number)))
+            right, said = str(4 * number), [str(2 * number), str(4 * number)]
+            yield Double(NumberData(prompt=f"{number}+{number}=", system_prompt="Add.", answer=right, teacher=said))
 
 
 class TwiceConfig(vf.EnvConfig):

@@ -47,7 +47,9 @@ async def test_episodes_of_several_turns(pool: EnvironmentPool) -> None:
     one = EpisodeId(1)
     start = await pool.open(one, "twice", 3)
     assert start.messages == ({"role": "system", "content": "Add."}, {"role": "user", "content": "13+13="})
+    assert await lane.process.ask("demonstrate", one) == {"id": 2, "text": "26"}
     assert await pool.step(one, turn("26")) == Reply(({"role": "user", "content": "26+26="},), 0.0, False)
+    assert (await lane.process.ask("demonstrate", one))["text"] == "52"
     assert await pool.step(one, turn("52")) == Reply((), 1.0, True)
 
     many = [EpisodeId(number) for number in range(10, 40)]
