@@ -164,6 +164,22 @@ class EnvironmentPool:
         episode.turns.append((turn, reply))
         return reply
 
+    async def demonstrate(self, episode_id: EpisodeId) -> str | None:
+        """Return what the environment's teacher would say now in an open episode; None if it has no teacher.
+
+        Raises:
+            EnvironmentFailed: the teacher raises, or its worker does not answer.
+        """
+        episode = self._episodes[episode_id]
+        lane = self._place(episode)
+        async with lane.free:
+            try:
+                said = (await lane.process.ask("demonstrate", episode_id))["text"]
+            except (WorkerDied, WorkerHung) as death:
+                await self._bury(lane, death)
+                raise EnvironmentFailed(f"the teacher's worker died or hung: {death}", retryable=True) from death
+        return None if said is None else str(said)
+
     async def close_episode(self, episode_id: EpisodeId) -> None:
         """Free the resources of an episode; an episode that is not open is ignored."""
         episode = self._episodes.pop(episode_id, None)

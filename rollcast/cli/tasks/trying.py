@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.rule import Rule
 
 from rollcast.cli.options import Json
+from rollcast.cli.tasks.episodes import Say, is_played, play, shown_on, turns_of
 from rollcast.runtime.config import parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, NotScored
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from coordinator.verifiers.scorer import Verdict
 
 PROBLEMS_MOST = 10_000
-_SECTIONS = ("task", "verifier")
+_SECTIONS = ("task", "verifier", "environments")
 _DRAWN_FROM = 1 << 20  # of an endless task: indices below this
 
 
@@ -43,7 +44,8 @@ def try_task(
     """Draw problems of a task, answer them, and show how the answers are scored.
 
     At a terminal each problem waits for an answer; an empty line stands for the problem's own answer. Elsewhere the
-    problems' own answers are scored.
+    problems' own answers are scored. A problem with an environment is played to its end, a turn a line; its teacher
+    takes the turns for which there is no line.
 
     Parameters
     ----------
@@ -69,6 +71,8 @@ def try_task(
         pairs = _completions(from_run, n)
     else:
         problems = _drawn(config, n, seed)
+        if is_played(problems):
+            return _play(config, problems, answers, console, json_output=json_output)
         pairs = list(zip(problems, _answers(problems, answers, console, ask=not json_output), strict=False))
     verdicts = asyncio.run(_score(config, pairs))
     for (problem, text), verdict in zip(pairs, verdicts, strict=True):
@@ -83,6 +87,33 @@ def try_task(
             f"{len(failed)} of {len(pairs)} completions could not be scored", cause="see above", fix="correct the check"
         )
     return 0
+
+
+def _play(
+    config: CoordinatorConfig, problems: Sequence[Problem], answers: Path | None, console: Console, *, json_output: bool
+) -> int:
+    """Play an episode of each problem, and show it."""
+    say: Say = lambda: None  # noqa: E731 - the teacher's turns
+    if answers is not None:
+        say = turns_of(iter(_completion(line) for line in _lines(answers)))
+    elif sys.stdin.isatty() and not json_output:
+        say = lambda: console.input("[bold]turn[/bold] ") or None  # noqa: E731
+    played = asyncio.run(play(config, problems, say, (lambda *_: None) if json_output else shown_on(console)))
+    if json_output:
+        for facts in played:
+            print(json.dumps(facts))
+    failed = sum("failed" in facts for facts in played)
+    if failed:
+        what = f"{failed} of {len(played)} episodes failed"
+        raise NotScored(what, cause="see above", fix="correct the environment")
+    return 0
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"cannot read {file}", cause=str(error), fix="correct --answers") from None
 
 
 def _config(file: Path) -> CoordinatorConfig:
@@ -117,11 +148,7 @@ def _drawn(config: CoordinatorConfig, count: int, seed: int) -> list[Problem]:
 def _answers(problems: Sequence[Problem], file: Path | None, console: Console, *, ask: bool) -> list[str]:
     """Return completions of the first problems."""
     if file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(f"cannot read {file}", cause=str(error), fix="correct --answers") from None
-        return [_completion(line) for line in lines[: len(problems)]]
+        return [_completion(line) for line in _lines(file)[: len(problems)]]
     if not (ask and sys.stdin.isatty()):
         return [problem.answer for problem in problems]
     found = []
