@@ -144,4 +144,5 @@ def _demand(rng: random.Random, rollouts_per_step: int) -> Demand:
         headroom=rng.choice([1.0, 1.05, 1.5]),
         share_without_a_region=rng.choice([0.0, 0.0, 0.5]),
         chance_z=rng.choice([0.0, 0.0, 2.33]),
+        region_correlation=rng.choice([0.0, 0.59]),
     )

@@ -111,6 +111,9 @@ class DemandSection(ConfigModel):
     """Share of the needed rate that must be left when any one region is lost; 0: not asked for."""
     chance_z: float = Field(0.0, ge=0, le=6)
     """The rate must hold at so many standard deviations of losses (2.33: 99 %); 0: not asked for."""
+    region_correlation: float = Field(0.59, ge=0, le=1)
+    """Correlation of the losses of two workers of one region, for chance_z; 0.59 is the largest that was recorded
+    between spot zones of one region."""
     usd_per_hour_max: float | None = Field(None, gt=0)
     """Budget for workers and their traffic; none: no limit."""
     learner_usd_per_hour: float | None = Field(None, ge=0)

@@ -89,6 +89,8 @@ class Demand:
     """Share of the needed rate that is left when any one region is lost; 0: not asked for."""
     chance_z: float = 0.0
     """The rate must hold at so many standard deviations (2.33: 99 %); 0: not asked for."""
+    region_correlation: float = 0.0
+    """Correlation of what preemptions take from two workers of one region, for ``chance_z``; 0: independent."""
     usd_per_hour_max: float | None = None
     """Budget for the workers and their traffic; None: no limit."""
     learner_usd_per_hour: float = 0.0

@@ -114,23 +114,19 @@ def _may_hold(programme: Programme) -> bool:
 
 
 def _with_chance(programme: Programme, near: Relaxation) -> Relaxation | None:
-    """Solve with the tangent of the chance row placed at the solution's own deviation; None if that has no solution."""
-    programme = replace(programme, deviation=_first_deviation(programme))
+    """Solve with the tangent of the chance row placed at the solution itself; None if that has no solution."""
+    useful = programme.useful[programme.eligible].sum()
+    at = programme.eligible * (programme.rate_bought / useful)  # gives the rate, and varies as the pool on average
     for _ in range(DEVIATION_ROUNDS):
+        programme = replace(programme, linearised_at=at)
         solved = _sift(programme, near)
         if solved is None:
             return None
-        deviation = float(np.sqrt(programme.variance @ solved.x))
-        if abs(deviation - programme.deviation) <= DEVIATION_TOLERANCE * programme.deviation:
+        before, deviation = programme.deviation(at), programme.deviation(solved.x)
+        if abs(deviation - before) <= DEVIATION_TOLERANCE * before:
             break
-        programme, near = replace(programme, deviation=deviation), solved
+        at, near = solved.x, solved
     return solved
-
-
-def _first_deviation(programme: Programme) -> float:
-    """Return the deviation of a set that gives the rate and varies as the pool does on average."""
-    useful = programme.useful[programme.eligible].sum()
-    return float(np.sqrt(programme.variance[programme.eligible].sum() / useful * programme.rate_bought))
 
 
 def _sift(programme: Programme, near: Relaxation | None) -> Relaxation | None:

@@ -121,12 +121,15 @@ def _add_relaying(builder: _Builder, programme: Programme) -> None:
 
 
 def _add_chance(builder: _Builder, programme: Programme) -> None:
-    """Add the chance row's tangent at ``deviation``; it lies above the square root, so its sets hold the exact row."""
-    z, deviation = programme.demand.chance_z, programme.deviation
-    slope = z / (2 * deviation) if deviation > 0 else 0.0
-    limit = programme.rate_bought + z * deviation / 2
-    every = np.arange(len(programme.columns))
-    builder.row(("chance", ""), every, slope * programme.variance - programme.useful, {}, -limit, programme.rate_bought)
+    """Add the chance row's tangent at ``linearised_at``: sets that hold it are tried, and judged by the exact row.
+
+    Of independent workers the tangent lies above the square root, so that its sets hold the exact row.
+    """
+    z, every = programme.demand.chance_z, np.arange(len(programme.columns))
+    at = np.zeros(every.size) if programme.linearised_at is None else programme.linearised_at
+    slopes = z * programme.deviation_slopes(at)
+    limit = programme.rate_bought + z * programme.deviation(at) - float(slopes @ at)
+    builder.row(("chance", ""), every, slopes - programme.useful, {}, -limit, programme.rate_bought)
 
 
 def _add_regions(builder: _Builder, programme: Programme) -> None:

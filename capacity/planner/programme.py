@@ -4,7 +4,10 @@
     rate       sum x_i useful_i >= phi R / T_train           (less of a step where workers pause while they receive)
     relay      sum x_i (1 - f_i) <= f_0                      copies: each receives one and can pass on f_i in time
     region r   sum of useful_i outside of r >= share R / T_train
-    chance     sum x_i useful_i - z sqrt(sum x_i v_i) >= phi R / T_train
+    chance     sum x_i useful_i - z sqrt(V(x)) >= phi R / T_train
+               V(x) = (1 - rho) sum x_i v_i + rho sum over regions (sum x_i sqrt(v_i))^2
+
+With the correlation rho of two workers of one region V is the variance of the rate.
 
 With ``r = M / tau`` the copies ``f`` that an uplink u passes on within tau are exact for every topology:
 ``u / (eta r)`` with stripes, ``floor(u / r)`` in a tree, at most one of these in a chain, none in a star
@@ -47,8 +50,9 @@ class Programme:
         origin_copy_usd: the same for the origin.
         rate_needed: R / T_train, or more where workers pause; None where no rate is enough.
         rate_bought: phi times that.
-        variance: variance of its useful rate, which it has with probability 1 - q.
-        deviation: at which the chance row is linearised; rollouts/s.
+        own_variance: the part of it that no other worker shares.
+        shared_deviation: root of the part that it shares with all workers of its region.
+        linearised_at: x at which the chance row is linearised; None: at 0.
     """
 
     demand: Demand
@@ -67,8 +71,31 @@ class Programme:
     origin_copy_usd: float
     rate_needed: float | None
     rate_bought: float
-    variance: Floats
-    deviation: float = 0.0
+    own_variance: Floats
+    shared_deviation: Floats
+    linearised_at: Floats | None = None
+
+    @property
+    def variance(self) -> Floats:
+        """Variance of each worker's useful rate, which it has with probability 1 - q; shape [n]."""
+        return self.own_variance + self.shared_deviation**2
+
+    def deviation(self, x: Floats) -> float:
+        """Return the standard deviation of the rate of a set, or of parts of workers; rollouts/s."""
+        shared = self._shared_by_region(x)
+        return float(np.sqrt(self.own_variance @ x + shared @ shared))
+
+    def deviation_slopes(self, x: Floats) -> Floats:
+        """Return by how much the deviation grows with each worker at x; 0 where nothing varies; shape [n]."""
+        deviation, regions = self.deviation(x), self.columns.region
+        shared = np.append(self._shared_by_region(x), 0.0)[regions] * self.shared_deviation
+        return (self.own_variance / 2.0 + shared) / deviation if deviation > 0 else np.zeros_like(x)
+
+    def _shared_by_region(self, x: Floats) -> Floats:
+        known = self.columns.region >= 0
+        size = len(self.columns.regions)
+        shared = np.bincount(self.columns.region[known], (self.shared_deviation * x)[known], size)
+        return shared.astype(np.float64)
 
 
 def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_discount: float = 0.0) -> Programme:
@@ -83,6 +110,8 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
     eligible = (useful > 0) & (columns.download >= copy_rate * (1 - TOLERANCE_S))
     feeds = np.minimum(copies_within(demand, columns.upload, split.t_bcast_s), float(len(columns)))
     needed = _rate_needed(demand, split.t_bcast_s)
+    variance = rate**2 * columns.kept * (1.0 - columns.kept)
+    shared = np.where(columns.region >= 0, demand.region_correlation, 0.0) * variance
     per_copy = usd_per_hour_of_a_copy(demand)
     return Programme(
         demand=demand,
@@ -101,7 +130,8 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
         origin_copy_usd=demand.learner_egress_usd_per_gb * per_copy,
         rate_needed=needed,
         rate_bought=demand.headroom * needed if needed is not None else np.inf,
-        variance=rate**2 * columns.kept * (1.0 - columns.kept),
+        own_variance=variance - shared,
+        shared_deviation=np.sqrt(shared),
     )
 
 

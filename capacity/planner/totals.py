@@ -1,8 +1,9 @@
 """Sum over a set of workers the figures from which every row and the cost follow; rounding and swaps compare them.
 
-A set's totals are a vector: cost, useful rate, receivers, variance, the copies that each price level of egress can pass
-on, and each region's rate. Adding a worker adds its row of ``features``; thousands of changed sets are judged at once.
-Of the set that is chosen in the end, each worker gets the copies that it sends.
+A set's totals are a vector: cost, useful rate, receivers, variance that each worker has alone, the copies that each
+price level of egress can pass on, each region's rate, and the deviation that each region's workers share. Adding a
+worker adds its row of ``features``; thousands of changed sets are judged at once. Of the set that is chosen in the
+end, each worker gets the copies that it sends.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ class Totals:
     """Totals of the sets of one split.
 
     Args:
-        features: shape [n + 1, 4 + levels + regions]; the last row stands for no worker.
+        features: shape [n + 1, 4 + levels + regions + regions]; the last row stands for no worker. Regions are counted
+            as far as rows ask for them: their rates, and their shared deviations.
+        shared: index of the first region's shared deviation.
     """
 
     programme: Programme
     features: Floats
+    shared: int
 
     def of(self, chosen: Mask) -> Floats:
         sums: Floats = self.features[:-1][chosen].sum(axis=0)
@@ -72,28 +76,35 @@ class Totals:
         programme, demand = self.programme, self.programme.demand
         missing: Floats = programme.rate_bought - totals[:, RATE]
         if demand.chance_z > 0:
-            missing = missing + demand.chance_z * np.sqrt(np.maximum(0.0, totals[:, VARIANCE]))
+            shared = totals[:, self.shared :]
+            variance = totals[:, VARIANCE] + np.einsum("mr,mr->m", shared, shared)
+            missing = missing + demand.chance_z * np.sqrt(np.maximum(0.0, variance))
         if demand.share_without_a_region > 0 and programme.columns.regions:
             left = demand.share_without_a_region * (programme.rate_needed or 0.0)
-            largest = totals[:, LEVELS + programme.level_copy_usd.size :].max(axis=1)
+            largest = totals[:, LEVELS + programme.level_copy_usd.size : self.shared].max(axis=1)
             missing = np.maximum(missing, left - (totals[:, RATE] - largest))
         return missing
 
 
 def totals_of(programme: Programme) -> Totals:
     size, levels = len(programme.columns), programme.level_copy_usd.size
-    regions = len(programme.columns.regions) if programme.demand.share_without_a_region > 0 else 0
-    features = np.zeros((size + 1, LEVELS + levels + regions))
+    demand, regions = programme.demand, len(programme.columns.regions)
+    correlated = demand.chance_z > 0 and demand.region_correlation > 0
+    shared = LEVELS + levels + (regions if demand.share_without_a_region > 0 else 0)
+    features = np.zeros((size + 1, shared + (regions if correlated else 0)))
     features[:-1, COST] = programme.cost
     features[:-1, RATE] = programme.useful
     features[:-1, RECEIVERS] = 1.0
-    features[:-1, VARIANCE] = programme.variance
+    features[:-1, VARIANCE] = programme.own_variance
     every = np.arange(size)
     features[every, LEVELS + programme.columns.level] = programme.feeds
-    if regions:
-        known = np.flatnonzero(programme.columns.region >= 0)
-        features[known, LEVELS + levels + programme.columns.region[known]] = programme.useful[known]
-    return Totals(programme, features)
+    known = np.flatnonzero(programme.columns.region >= 0)
+    region = programme.columns.region[known]
+    if demand.share_without_a_region > 0:
+        features[known, LEVELS + levels + region] = programme.useful[known]
+    if correlated:
+        features[known, shared + region] = programme.shared_deviation[known]
+    return Totals(programme, features, shared)
 
 
 def sending(programme: Programme, totals: Floats) -> tuple[Floats, Floats, Floats]:

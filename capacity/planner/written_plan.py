@@ -197,7 +197,7 @@ def rows_of(relaxation: Relaxation, chosen: Mask, copies: Copies, usd_per_hour: 
     if demand.update_bytes > 0:
         rows += _relay_rows(relaxation, chosen, copies)
     if demand.chance_z > 0:
-        deviation = float(np.sqrt(programme.variance[chosen].sum()))
+        deviation = programme.deviation(chosen.astype(np.float64))
         value, shadow = rate - demand.chance_z * deviation, duals.get(("chance", ""), 0.0)
         rows.append(Row("chance", "", "rollouts/s", value, programme.rate_bought, True, shadow))
     if demand.share_without_a_region > 0:

@@ -131,6 +131,7 @@ def demand_of(
         headroom=values.headroom or HEADROOM_USUAL,
         share_without_a_region=values.share_without_a_region,
         chance_z=values.chance_z,
+        region_correlation=values.region_correlation,
         usd_per_hour_max=values.usd_per_hour_max,
         learner_usd_per_hour=central.learner_usd_per_hour,
         coordinator_usd_per_hour=central.coordinator_usd_per_hour,

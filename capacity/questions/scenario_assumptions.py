@@ -56,6 +56,8 @@ def _of_learner(file: DemandFile, demand: Demand, central: CentralMachines) -> I
         yield Assumption("rate left without any one region", demand.share_without_a_region, "of the needed rate", GIVEN)
     if demand.chance_z:
         yield Assumption("rate must hold at", demand.chance_z, "standard deviations", GIVEN)
+        source = _source(file, "region_correlation")
+        yield Assumption("losses of workers of one region", demand.region_correlation, "correlation", source)
 
 
 def _of_step(file: DemandFile, central: CentralMachines) -> Assumption:

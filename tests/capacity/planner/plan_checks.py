@@ -51,13 +51,7 @@ def holds(demand: Demand, on: Sequence[tuple[Worker, Speed]], tau_s: float) -> b
     if step_s <= 0:
         return False
     needed = demand.rollouts_per_step / step_s
-    variance = sum(
-        (useful(demand, worker, speed) / (1.0 - worker.preemption_loss)) ** 2
-        * worker.preemption_loss
-        * (1.0 - worker.preemption_loss)
-        for worker, speed in on
-        if worker.preemption_loss < 1.0
-    )
+    variance = variance_of(demand, on)
     if rate - demand.chance_z * math.sqrt(variance) < demand.headroom * needed * (1 - TOLERANCE):
         return False
     for region in {worker.region for worker, _ in on if worker.region}:
@@ -65,6 +59,21 @@ def holds(demand: Demand, on: Sequence[tuple[Worker, Speed]], tau_s: float) -> b
         if without < demand.share_without_a_region * needed * (1 - TOLERANCE):
             return False
     return t_bcast_s(demand, [worker for worker, _ in on]) <= tau_s * (1 + TOLERANCE)
+
+
+def variance_of(demand: Demand, on: Sequence[tuple[Worker, Speed]]) -> float:
+    """Return the sum of the covariances of every two workers' useful rates."""
+    deviations = [
+        (worker, useful(demand, worker, speed) * math.sqrt(worker.preemption_loss / (1.0 - worker.preemption_loss)))
+        for worker, speed in on
+        if worker.preemption_loss < 1.0
+    ]
+    total = 0.0
+    for one, own in deviations:
+        for other, others in deviations:
+            together = demand.region_correlation if one.region and one.region == other.region else 0.0
+            total += own * others * (1.0 if one is other else together)
+    return total
 
 
 def t_bcast_s(demand: Demand, workers: Iterable[Worker]) -> float:

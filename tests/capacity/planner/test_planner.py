@@ -78,7 +78,7 @@ def test_a_small_pool_gets_the_best_of_all_sets(wanted: Demand, workers: list[Wo
 def test_every_row_holds_when_recomputed(
     wanted: Demand, workers: list[Worker], share: float, chance_z: float, pins: list[str], discount: float
 ) -> None:
-    wanted = replace(wanted, share_without_a_region=share, chance_z=chance_z)
+    wanted = replace(wanted, share_without_a_region=share, chance_z=chance_z, region_correlation=0.59)
     pinned = [replace(one, pin=pin) for one, pin in zip(workers, pins, strict=False)]
     made = plan(wanted, pinned, PlanOptions(incumbent_discount=discount))
     if made.feasible:
@@ -134,11 +134,13 @@ def test_no_split_of_an_interval_is_below_the_bound_of_the_interval(
 
 
 @SLOW
-@given(demands(), pools(most=6), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 2.33]))
+@given(
+    demands(), pools(most=6), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 2.33]), st.sampled_from([0.0, 0.59])
+)
 def test_no_set_at_any_split_contradicts_a_bound_or_a_verdict(
-    wanted: Demand, workers: list[Worker], share: float, chance_z: float
+    wanted: Demand, workers: list[Worker], share: float, chance_z: float, correlation: float
 ) -> None:
-    wanted = replace(wanted, share_without_a_region=share, chance_z=chance_z)
+    wanted = replace(wanted, share_without_a_region=share, chance_z=chance_z, region_correlation=correlation)
     best = plan_checks.cheapest_usd_per_hour(wanted, workers)
     made = plan(wanted, workers, replace(PATIENT, remedies=False))
     if made.infeasible is not None:
@@ -294,6 +296,20 @@ def test_the_chance_row_buys_a_margin() -> None:
     bare, sure = plan(demand(), workers), plan(demand(chance_z=2.33), workers)
     plan_checks.check(sure)
     assert len(sure.chosen) > len(bare.chosen)
+
+
+def test_workers_of_one_region_are_not_relied_on_together_where_their_losses_are_correlated() -> None:
+    often = {"preemptions_per_hour": 2.0, "lost_per_preemption_s": 360.0}
+    workers = [
+        worker(number, region="ab"[number // 12], usd_per_hour=(0.9, 1.0)[number // 12], **often)
+        for number in range(24)
+    ]
+    alone = plan(demand(chance_z=2.33), workers)
+    together = plan(demand(chance_z=2.33, region_correlation=0.59), workers)
+    plan_checks.check(together)
+    regions = [[one.worker.region for one in made.chosen] for made in (alone, together)]
+    assert regions[0].count("b") < regions[1].count("b")
+    assert together.usd_per_hour > alone.usd_per_hour
 
 
 def test_a_set_without_one_that_is_pinned_on_is_none() -> None:

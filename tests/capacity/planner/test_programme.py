@@ -98,7 +98,9 @@ def test_the_tangent_of_the_chance_row_comes_to_rest_at_the_deviation() -> None:
     found = relax(programme_of(demand(chance_z=2.33), columns_of(demand(), workers), Split(20.0, 100.0)))
     assert found is not None
     deviation = float(np.sqrt(found.programme.variance @ found.x))
-    assert found.programme.deviation == pytest.approx(deviation, rel=1e-3)
+    at = found.programme.linearised_at
+    assert at is not None
+    assert found.programme.deviation(at) == pytest.approx(deviation, rel=1e-3)
     assert found.programme.useful @ found.x - 2.33 * deviation == pytest.approx(5.0, rel=1e-3)
 
 
