@@ -118,7 +118,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         # before a member connects.
         coordinator.shell.apply(Started())
         audit = () if start.audit is None else (start.audit,)
-        restored = (start.standby, start.learned, *audit)
+        restored = (start.standby, start.learned, start.earned, *audit)
         for event in (*start.replay, *restored, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
         for work in _background(coordinator).coroutines():

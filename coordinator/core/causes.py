@@ -12,6 +12,7 @@ from coordinator.core.events.events import (
     ActivationPlanned,
     BatchRecorded,
     BatchRequested,
+    EarnedRestored,
     EpochRecorded,
     EpochRequested,
     Event,
@@ -112,7 +113,7 @@ def cause_of(event: Event) -> str:
             return "end of the run"
         case PromptsSupplied():
             return "prompts"
-        case Started() | StandbyRestored() | LearnedRestored() | AuditRestored():
+        case Started() | StandbyRestored() | LearnedRestored() | EarnedRestored() | AuditRestored():
             return "start"
         case Tick():
             return "time"

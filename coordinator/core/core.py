@@ -33,6 +33,7 @@ from coordinator.core.events.events import (
     ActivationPlanned,
     BatchRecorded,
     BatchRequested,
+    EarnedRestored,
     EpochRecorded,
     EpochRequested,
     Event,
@@ -75,6 +76,7 @@ from coordinator.core.events.reach_events import (
 )
 from coordinator.core.leases.attempts import AttemptKey
 from coordinator.core.leases.evaluation_book import Evaluation
+from coordinator.core.members import earned_book
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
@@ -174,6 +176,10 @@ class CoordinatorCore:
     def learned(self) -> LearnedRestored:
         """Return what the capacity model has learned, so that a restarted coordinator resumes with it."""
         return self._activation.learned
+
+    def earned(self) -> EarnedRestored:
+        """Return what peers earned, so that a restarted coordinator resumes with it."""
+        return earned_book.earned_of(self._state.members)
 
     def audit_json(self) -> str:
         """Return what audits found about each identity, so that a restarted coordinator resumes with it."""
@@ -382,6 +388,9 @@ class CoordinatorCore:
                 return []
             case StandbyRestored():
                 self._activation.restored(event, now)
+                return []
+            case EarnedRestored():
+                earned_book.restore(self._state.members, event)
                 return []
             case LearnedRestored():
                 self._activation.learned_restored(event, now)

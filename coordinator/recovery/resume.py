@@ -13,8 +13,16 @@ import structlog
 from coordinator.config.config import RunConfig
 from coordinator.core.core import Restored
 from coordinator.core.events.audit_events import AuditRestored
-from coordinator.core.events.events import Event, LearnedRestored, LearnerStatusChanged, StandbyRestored, StepFinished
+from coordinator.core.events.events import (
+    EarnedRestored,
+    Event,
+    LearnedRestored,
+    LearnerStatusChanged,
+    StandbyRestored,
+    StepFinished,
+)
 from coordinator.core.leases.drop_counts import NEXT_TURN
+from coordinator.core.members import earned_book
 from coordinator.core.members import standby as standing_by
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
@@ -65,6 +73,7 @@ class RunStart:
     orders: Orders = field(default_factory=Orders)  # the operator's orders in force
     standby: StandbyRestored = field(default_factory=lambda: StandbyRestored({}))
     learned: LearnedRestored = field(default_factory=LearnedRestored)
+    earned: EarnedRestored = field(default_factory=EarnedRestored)
     audit: AuditRestored | None = None
     seed_secret: bytes = bytes(32)  # of the seeds of sampled tokens; the same for the whole run
 
@@ -103,6 +112,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             Orders.from_json(await ledger.get_meta(ORDERS) or "{}"),
             standing_by.from_json(await ledger.get_meta(standing_by.STANDBY) or "{}"),
             standing_by.learned_from_json(await ledger.get_meta(standing_by.LEARNED) or "{}"),
+            earned_book.from_json(await ledger.get_meta(earned_book.EARNED) or "{}"),
             None if (audit := await ledger.get_meta(AUDIT)) is None else AuditRestored(audit),
             await _seed_secret(ledger),
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.events.events import Tick
+from coordinator.core.members import earned_book
 from coordinator.core.members import standby as standing_by
 from coordinator.ledger.compaction import Compactor
 from coordinator.ledger.disk_guard import DiskGuard
@@ -62,13 +63,14 @@ class Background:
             self.shell.apply(Tick())
             if tick % SUMS_KEPT_TICKS == 0:
                 self.shell.keep_sums()
-                self._keep_activation(kept)
+                self._keep_decided(kept)
 
-    def _keep_activation(self, kept: dict[str, str]) -> None:
-        """Store the standby set and what the capacity model has learned, where they differ from what is kept."""
+    def _keep_decided(self, kept: dict[str, str]) -> None:
+        """Store the standby set, what the capacity model has learned, and what peers earned, where it has changed."""
         core = self.shell.core
         now = {
             standing_by.STANDBY: standing_by.to_json(core.standby()),
+            earned_book.EARNED: earned_book.to_json(core.earned()),
             standing_by.LEARNED: standing_by.learned_to_json(core.learned()),
         }
         for key, text in now.items():

@@ -375,6 +375,22 @@ class StandbyRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPeer:
+    """What an identity earned: the slots that it may hold, the newest version that it used, its invite."""
+
+    slots: int
+    oldest_own_version: Version
+    invite: str
+
+
+@dataclass(frozen=True, slots=True)
+class EarnedRestored:
+    """What the peers of an earlier coordinator had earned."""
+
+    peers: Mapping[PeerId, KeptPeer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedRestored:
     """What the capacity model had learned before a restart: preemptions by market, and factors on its figures."""
 
@@ -450,6 +466,7 @@ Event = (
     | ReachEvent
     | StandbyRestored
     | LearnedRestored
+    | EarnedRestored
     | AuditRestored
     | WorkersOffered
     | RunEnded

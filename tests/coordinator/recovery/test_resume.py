@@ -11,15 +11,15 @@ from capacity.replan.corrections import Corrections
 from capacity.replan.preemptions import MarketSeen
 from coordinator.config.config import RunConfig
 from coordinator.core.events.actions import RecordEpoch
-from coordinator.core.events.events import LearnedRestored
-from coordinator.core.members import standby
+from coordinator.core.events.events import EarnedRestored, KeptPeer, LearnedRestored
+from coordinator.core.members import earned_book, standby
 from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.ids import Epoch, Step, Version
+from rollcast.wire.ids import Epoch, PeerId, Step, Version
 from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator import stored_work as work
 from tests.coordinator.stored_work import attempt, batch, close, group, rollout, score, store_rollout
@@ -58,6 +58,8 @@ async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> N
     ledger.set_meta(LEARNER_VALUES, json.dumps({"oldest_checkpoint_step": 7.0}))
     learned = LearnedRestored((MarketSeen(("", "a", "gpu"), 3.5, 1.25),), Corrections(t_bcast=1.2))
     ledger.set_meta(standby.LEARNED, standby.learned_to_json(learned))
+    earned = EarnedRestored({PeerId("a"): KeptPeer(9, Version(4), "ann")})
+    ledger.set_meta(earned_book.EARNED, earned_book.to_json(earned))
     ledger.set_meta(TOKENIZER, Tokenizer(("+",), "12").to_json())
     await ledger.record_epoch(RecordEpoch(Epoch(1), Step(1), Step(3), None))
     await ledger.close()
@@ -71,6 +73,7 @@ async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> N
     assert start.problems == (problem,)
     assert start.tokenizer == Tokenizer(("+",), "12").to_json()
     assert start.learned == learned
+    assert start.earned == earned
     assert start.learner_values == {"oldest_checkpoint_step": 7.0}
     totals = start.restored
     assert (totals.issued, totals.accepted, totals.trained, totals.dropped) == (4, 2, 1, {"lease_expired": 1})
