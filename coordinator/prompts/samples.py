@@ -131,27 +131,6 @@ def _read(path: Path, name: str) -> Iterator[Sample]:
         raise RunFolderError(f"cannot read the samples in {path}", cause=str(error)) from None
 
 
-def trained(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[Sample]:
-    """Return the newest scored rollouts of the ledger, newest first; the run may still be in progress.
-
-    Raises:
-        StoreError: the ledger cannot be read.
-    """
-    with reading(folder.ledger) as connection:
-        rows = connection.execute(
-            "SELECT problem, sample_index, body, reward, exact, detail, parts, oldest_version FROM scores"
-            " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index)"
-            " JOIN groups USING (group_id) ORDER BY rollout_id DESC LIMIT ?",
-            (limit,),
-        ).fetchall()
-    samples = []
-    for problem_json, index, body, reward, exact, detail, parts, version in rows:
-        score = Score(reward, bool(exact), detail, json.loads(parts))
-        problem = Problem.from_json(problem_json)
-        samples.append(sample_of(TRAINING, version, problem, index, _text_of(body, tokenizer), score))
-    return samples
-
-
 def newest_completions(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[tuple[Problem, str]]:
     """Return the newest completions of the ledger, scored or not, with their problems.
 

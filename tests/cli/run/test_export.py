@@ -14,15 +14,17 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.ledger.sqlite import Ledger
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.recovery.resume import TOKENIZER
-from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.checks.task import Problem, Score
 from rollcast.cli.main import app
 from rollcast.cli.run.report import report
 from rollcast.cli.run.run_tools import run_config, run_tokenizer
-from rollcast.cli.run.samples import samples
+from rollcast.cli.run.samples import TrainingOptions, samples
 from rollcast.runtime.errors import CheckpointError, ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder, write_json
+from rollcast.wire.ids import RolloutId
 from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.report.sample_run import sample_run
+from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def run(tmp_path: Path) -> Path:
         book = SampleBook(folder)
         for index in range(3):
             problem = Problem(f"sum:{index}", f"{index}+1=[b]", str(index + 1), {})
-            verdict = (float(index == 1), index == 1, "" if index else "timeout")
+            verdict = Score(float(index == 1), index == 1, "" if index else "timeout")
             await book.keep(sample_of("held_out", 40, problem, 0, "2", verdict))
 
     asyncio.run(fill())
@@ -55,6 +57,35 @@ def test_samples_are_shown_with_their_verdicts(run: Path, capsys: pytest.Capture
     assert json.loads(line)["problem_id"] == "sum:0"
     assert samples(run, set_name="training", json_output=True) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_rollouts_of_training_are_filtered_and_exported(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        ledger = Ledger.open(RunFolder(run).ledger)
+        ledger.record_group(group(1), Problem("sum:7", "3+4=", "7", {}).to_json())
+        for number in (1, 2):
+            ledger.record_attempt(attempt(number, number, group_id=1))
+            made = rollout(number, number, version=10 - number, tokens=2)
+            await ledger.store_rollouts([store_rollout(number, made)])
+            await ledger.record_score(RolloutId(number), Score(number / 2, number == 2, "", {"format": 0.5}))
+        await ledger.close()
+
+    asyncio.run(fill())
+    assert samples(run, training=TrainingOptions(reward_min=0.9)) == 0
+    shown = capsys.readouterr().out
+    assert "training, version 8" in shown
+    assert "format 0.5" in shown
+    assert samples(run, training=TrainingOptions(problem="sum:1"), json_output=True) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["version"] for line in lines] == [8, 9]  # the two versions' answers, side by side
+    assert "token_ids" not in lines[0]
+    with pytest.raises(ConfigError, match="do not go with --set held_out"):
+        samples(run, set_name="held_out", training=TrainingOptions(age_max=2))
+    pytest.importorskip("pyarrow")
+    assert samples(run, training=TrainingOptions(parquet=tmp_path / "out.parquet")) == 0
+    assert "2 rollouts in" in capsys.readouterr().out
 
 
 def test_errors_name_the_problem(run: Path, tmp_path: Path) -> None:

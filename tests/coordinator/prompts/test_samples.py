@@ -7,11 +7,10 @@ import pytest
 
 from coordinator.ledger.sqlite import Ledger
 from coordinator.prompts import samples as kept
-from coordinator.prompts.samples import Sample, SampleBook, evaluated, newest_completions, sample_of, trained
+from coordinator.prompts.samples import Sample, SampleBook, evaluated, newest_completions, sample_of
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.ids import RolloutId
 from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
 
@@ -56,30 +55,22 @@ async def test_samples_are_bounded(tmp_path: Path) -> None:
     assert len(evaluated(folder)[0].completion) == kept.TEXT_LENGTH_MAX
 
 
-async def test_training_rollouts_come_from_the_ledger(tmp_path: Path) -> None:
+async def test_the_newest_completions_come_from_the_ledger(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     ledger = Ledger.open(folder.ledger)
     for number in (1, 2):
         ledger.record_group(group(number), PROBLEM.to_json())
         ledger.record_attempt(attempt(number, group_id=number))
-        ledger.store_rollouts([store_rollout(number, rollout(number, group_id=number))])
-        await ledger.record_score(RolloutId(number), Score(number / 2, number == 2))
+        await ledger.store_rollouts([store_rollout(number, rollout(number, group_id=number))])
     tokenizer = Tokenizer((), "0123456789")
-    newest, older = trained(folder, tokenizer, 10)
     await ledger.close()
-    assert (newest.reward, newest.exact, older.reward) == (1.0, True, 0.5)
-    assert (newest.prompt, newest.set, newest.completion) == (
-        "1+1=",
-        "training",
-        tokenizer.decode(rollout(2).completion_token_ids),
-    )
-    assert len(trained(folder, tokenizer, 1)) == 1
-    assert newest_completions(folder, tokenizer, 1) == [(PROBLEM, newest.completion)]
+    text = tokenizer.decode(rollout(2).completion_token_ids)
+    assert newest_completions(folder, tokenizer, 1) == [(PROBLEM, text)]
 
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no ledger"):
-        trained(RunFolder(tmp_path), Tokenizer((), "a"), 1)
+        newest_completions(RunFolder(tmp_path), Tokenizer((), "a"), 1)
     sqlite3.connect(tmp_path / "store.sqlite").close()
     with pytest.raises(StoreError, match="cannot read"):
-        trained(RunFolder(tmp_path), Tokenizer((), "a"), 1)
+        newest_completions(RunFolder(tmp_path), Tokenizer((), "a"), 1)
