@@ -29,7 +29,7 @@ def turn(text: str, *calls: Mapping[str, Any]) -> Turn:
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[EnvironmentPool]:
     """A pool of one worker, so that a test knows which games share it."""
-    pool = EnvironmentPool({"scripted": spec(folder=str(tmp_path)), "tools": spec("AsyncGame")}, 1, 8)
+    pool = EnvironmentPool({"scripted": spec(folder=str(tmp_path))}, 1, 8)
     await pool.start()
     yield pool
     await pool.close()
@@ -54,13 +54,15 @@ async def test_an_episode_from_its_seed_to_its_end(pool: EnvironmentPool, tmp_pa
     assert not pool.pids
 
 
-async def test_tools_get_the_calls_and_answer_as_tools(pool: EnvironmentPool) -> None:
-    episode = EpisodeId(1)
+async def test_tools_get_the_calls_and_answer_as_tools() -> None:
+    pool, episode = EnvironmentPool({"tools": spec("AsyncGame")}, 1, 8), EpisodeId(1)
+    await pool.start()
     start = await pool.open(episode, "tools", 3)
     assert [one["role"] for one in start.messages] == ["system", "user"]
     assert start.tools[0]["function"]["name"] == "add"
     assert await pool.step(episode, turn("I add", CALL)) == Reply(({"role": "tool", "content": "3"},), 0.0, False)
     assert await pool.step(episode, turn("3")) == Reply((), 1.0, True)
+    await pool.close()
 
 
 async def test_a_worker_that_dies_costs_a_retry_and_no_episode(pool: EnvironmentPool) -> None:
@@ -104,37 +106,34 @@ async def test_a_replayed_game_must_answer_as_before(pool: EnvironmentPool) -> N
     assert failure.value.retryable
 
 
-@pytest.mark.parametrize(
-    ("said", "why", "retryable"),
-    [
-        ("raise", "ValueError: the policy wanted it", True),
-        ("three", r"instead of \(observation, reward, done\)", True),
-        ("nan", "not a finite number", True),
-        ("long", "more than 1048576 characters", False),
-    ],
-)
-async def test_an_answer_that_cannot_be_used_is_a_failure(
-    pool: EnvironmentPool, tmp_path: Path, said: str, why: str, retryable: bool
-) -> None:
+UNUSABLE = {
+    "raise": ("ValueError: the policy wanted it", True),
+    "three": (r"instead of \(observation, reward, done\)", True),
+    "nan": ("not a finite number", True),
+    "long": ("more than 1048576 characters", False),
+}
+
+
+async def test_an_answer_that_cannot_be_used_is_a_failure(pool: EnvironmentPool, tmp_path: Path) -> None:
     """It is not a reward of 0; the game is closed, and the worker goes on."""
-    (pid,) = [one.process.pid for one in pool._lanes["scripted"]]
-    await pool.open(EpisodeId(1), "scripted", 7)
-    with pytest.raises(EnvironmentFailed, match=why) as failure:
-        await pool.step(EpisodeId(1), turn(said))
-    assert failure.value.retryable == retryable
-    assert closed(tmp_path) == ["7"]
-    assert (await pool.open(EpisodeId(2), "scripted", 9)).messages[0]["content"] == "game 9"
-    assert pid in pool.pids
-    with pytest.raises(EnvironmentFailed, match="not open"):
-        await pool.step(EpisodeId(1), turn("a"))
+    pids = pool.pids
+    for seed, (said, (why, retryable)) in enumerate(UNUSABLE.items()):
+        await pool.open(EpisodeId(seed), "scripted", seed)
+        with pytest.raises(EnvironmentFailed, match=why) as failure:
+            await pool.step(EpisodeId(seed), turn(said))
+        assert failure.value.retryable == retryable
+        with pytest.raises(EnvironmentFailed, match="not open"):
+            await pool.step(EpisodeId(seed), turn("a"))
+    assert closed(tmp_path) == ["0", "1", "2", "3"]
+    assert pool.pids == pids
 
 
 async def test_what_is_not_there_fails(pool: EnvironmentPool) -> None:
     with pytest.raises(EnvironmentFailed, match="no environment 'chess'"):
         await pool.open(EpisodeId(1), "chess", 7)
-    await asyncio.gather(*(pool.open(EpisodeId(number), "tools", 1) for number in range(8)))
+    await asyncio.gather(*(pool.open(EpisodeId(number), "scripted", 1) for number in range(8)))
     with pytest.raises(EnvironmentFailed, match="8 episodes are open") as failure:
-        await pool.open(EpisodeId(9), "tools", 1)
+        await pool.open(EpisodeId(9), "scripted", 1)
     assert failure.value.retryable
 
 
