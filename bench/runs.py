@@ -92,6 +92,10 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float]:
         "rollouts_trained": rollouts["trained"],
         "rollouts_open": rollouts["open"],
         "rollouts_dropped": dropped,
-        "rollouts_unaccounted": rollouts["issued"] - rollouts["trained"] - rollouts["open"] - dropped,
+        "rollouts_unaccounted": rollouts["issued"]
+        - rollouts["trained"]
+        - rollouts["turns"]
+        - rollouts["open"]
+        - dropped,
         "trained_twice": trained_twice(Path(summary["run_folder"])),
     }

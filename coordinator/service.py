@@ -12,6 +12,7 @@ import structlog
 
 from coordinator.assembly import Coordinator, check, started
 from coordinator.config.config import CoordinatorConfig
+from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
 from rollcast.runtime.config import dump_json
@@ -93,8 +94,9 @@ async def _write_summary(coordinator: Coordinator, reason: str) -> None:
             "issued": counts.issued,
             "accepted": counts.accepted,
             "trained": counts.trained,
+            "turns": counts.dropped.get(NEXT_TURN, 0),
             "open": counts.open,
-            "dropped": dict(counts.dropped),
+            "dropped": {reason: count for reason, count in counts.dropped.items() if reason != NEXT_TURN},
         }
         if any(status["rollouts"][name] != counted[name] for name in ("issued", "trained")):
             log.error("the core and the ledger count differently", core=status["rollouts"], ledger=counted)

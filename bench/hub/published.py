@@ -113,7 +113,7 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of the run from its summary."""
     kept = ("reward_before", "reward_after", "wall_s", "staleness_max_trained")
     rollouts = summary["rollouts"]
-    accounted = rollouts["trained"] + rollouts["open"] + sum(rollouts["dropped"].values())
+    accounted = rollouts["trained"] + rollouts["turns"] + rollouts["open"] + sum(rollouts["dropped"].values())
     return {name: summary[name] for name in kept} | {"rollouts_unaccounted": rollouts["issued"] - accounted}
 
 

@@ -183,6 +183,7 @@ class _StatusCollector(Collector):
         yield from _staleness(status)
         yield from staleness_families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
+        yield from _episodes(status.get("episodes") or {})
         yield from _scoring(status.get("scoring") or {})
         yield _peers_by_state(status.get("peers_by_state", ()))
         yield from _peers(status.get("peers", ()))
@@ -234,8 +235,10 @@ def _staleness(status: Mapping[str, Any]) -> Iterable[Metric]:
 
 
 def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
-    outcomes = CounterMetricFamily("rollcast_rollouts", "Rollouts by outcome.", labels=["outcome"])
-    for outcome in ("issued", "accepted", "trained"):
+    outcomes = CounterMetricFamily(
+        "rollcast_rollouts", "Rollouts by outcome; turns: of episodes that went on.", labels=["outcome"]
+    )
+    for outcome in ("issued", "accepted", "trained", "turns"):
         outcomes.add_metric([outcome], rollouts.get(outcome, 0))
     yield outcomes
     yield GaugeMetricFamily(
@@ -245,6 +248,22 @@ def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
     for reason, count in (rollouts.get("dropped") or {}).items():
         dropped.add_metric([reason], count)
     yield dropped
+
+
+def _episodes(episodes: Mapping[str, Any]) -> Iterable[Metric]:
+    yield GaugeMetricFamily("rollcast_episodes_open", "Episodes that go on.", value=float(episodes.get("open", 0)))
+    text = "Turns of episodes that were stored."
+    yield CounterMetricFamily("rollcast_episode_turns", text, value=float(episodes.get("turns", 0)))
+    text = "Failures of environments: they hung, died or raised an exception."
+    yield CounterMetricFamily("rollcast_environment_failures", text, value=float(episodes.get("failures", 0)))
+    ended = CounterMetricFamily("rollcast_episodes_ended", "Episodes stored, by what ended them.", labels=["end"])
+    for end, count in (episodes.get("ended") or {}).items():
+        ended.add_metric([end], count)
+    yield ended
+    anew = CounterMetricFamily("rollcast_episodes_begun_anew", "Episodes given up and begun anew.", labels=["reason"])
+    for reason, count in (episodes.get("begun_anew") or {}).items():
+        anew.add_metric([reason], count)
+    yield anew
 
 
 def _scoring(scoring: Mapping[str, Any]) -> Iterable[Metric]:

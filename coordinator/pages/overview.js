@@ -28,7 +28,7 @@ export function Page({ overview, params }) {
         <${Ages} histogram=${overview.staleness_histogram} limit=${overview.staleness_limit} gate=${overview.staleness?.age_max} oldest=${overview.staleness_max_trained} height=${204} />
       </div>
       ${error && html`<${Problem} error=${error} />`}
-      <div class="grid-3"><${Fleet} history=${history} /><${Outcomes} rollouts=${overview.rollouts} className="span-2" /></div>
+      <div class="grid-3"><${Fleet} history=${history} /><${Outcomes} rollouts=${overview.rollouts} episodes=${overview.episodes} className="span-2" /></div>
     </div>`;
 }
 

@@ -29,13 +29,17 @@ export function Ages({ title = "Staleness", histogram, limit, gate, oldest, heig
 /** [label, number] of reasons for which rollouts were dropped, the most common first. */
 const reasons = (by) => Object.entries(by || {}).filter(([, number]) => number > 0).sort((one, other) => other[1] - one[1]);
 
-export function Outcomes({ rollouts, className }) {
+/** Episodes with environments: how many go on, their turns, and what ended the others. */
+const Episodes = ({ episodes }) => episodes && html`<p class="muted small">Episodes ${count(episodes.open)} open, ${count(episodes.turns)} turns stored. Ended ${reasons(episodes.ended).map(([end, number]) => html`<${Badge} key=${end}>${words(end)} ${count(number)}<//> `)}${reasons(episodes.begun_anew).map(([reason, number]) => html`<${Badge} key=${reason} tone="warn">begun anew: ${words(reason)} ${count(number)}<//> `)}${episodes.failures > 0 && html`<${Badge} tone="warn">environment failures ${count(episodes.failures)}<//>`}</p>`;
+
+export function Outcomes({ rollouts, episodes, className }) {
   if (!rollouts) return null;
   const dropped = reasons(rollouts.dropped), refused = reasons(rollouts.uploads_refused);
   const all = dropped.reduce((sum, [, number]) => sum + number, 0);
-  const parts = [["trained", rollouts.trained, "series-1"], ["open", rollouts.open, "series-6"], ["dropped", all, "series-3"]];
+  const parts = [["trained", rollouts.trained, "series-1"], ...(rollouts.turns ? [["turns", rollouts.turns, "series-2"]] : []), ["open", rollouts.open, "series-6"], ["dropped", all, "series-3"]];
   return html`<${Card} className=${className} title="Rollouts" note=${`${count(rollouts.issued)} issued, ${count(rollouts.accepted)} accepted`}>
     <${Shares} label="Issued rollouts by outcome" parts=${parts.map(([label, value, colour]) => ({ label, value, text: count(value), colour }))} />
+    ${rollouts.turns > 0 && html`<${Episodes} episodes=${episodes} />`}
     <h3 class="why-head">Dropped by reason</h3>
     ${dropped.length === 0 && html`<p class="muted small">None so far.</p>`}
     <ul class="why">${dropped.map(([reason, number]) => html`<li key=${reason}><span>${words(reason)}</span><${Meter} value=${number / all} label=${`${words(reason)}: share of what was dropped`} /><b>${count(number)}</b><span class="muted">${percent(rollouts.issued ? number / rollouts.issued : 0)}</span></li>`)}</ul>

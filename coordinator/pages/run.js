@@ -84,6 +84,6 @@ function Charts({ table, other, otherLabel, smooth, overview }) {
       <${AgeSplit} table=${table} />
     </div>
     <h2 class="section">Where steps and rollouts go</h2>
-    <div class="grid-2"><${StepTimes} table=${table} />${overview && html`<${Outcomes} rollouts=${overview.rollouts} />`}</div>
+    <div class="grid-2"><${StepTimes} table=${table} />${overview && html`<${Outcomes} rollouts=${overview.rollouts} episodes=${overview.episodes} />`}</div>
   </div>`;
 }

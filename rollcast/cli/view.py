@@ -121,6 +121,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_row(
         "rollouts issued / trained / open", f"{rollouts['issued']} / {rollouts['trained']} / {rollouts['open']}"
     )
+    if rollouts["turns"]:
+        table.add_row("turns of episodes before the last", str(rollouts["turns"]))
+        table.add_row("episodes ended", _ended(summary["episodes"]))
     table.add_row("rollouts dropped", _dropped(rollouts))
     table.add_row("learner utilisation", _percent(summary["learner_utilisation"]))
     table.add_row("T_bcast p50 / p95", f"{_number(t_bcast['p50'])} / {_number(t_bcast['p95'])} s")
@@ -239,9 +242,16 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + rest or "-"
 
 
+def _ended(episodes: Mapping[str, Any]) -> str:
+    """Return what ended episodes with its counts, the most frequent first."""
+    ends = sorted(episodes["ended"].items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {end}" for end, count in ends) or "none"
+
+
 def _rollouts(rollouts: Mapping[str, Any]) -> RenderableType:
+    turns = f"  turns {rollouts['turns']}" if rollouts["turns"] else ""
     return Text(
-        f"rollouts   issued {rollouts['issued']}  trained {rollouts['trained']}  open {rollouts['open']}"
+        f"rollouts   issued {rollouts['issued']}  trained {rollouts['trained']}{turns}  open {rollouts['open']}"
         f"  dropped: {_dropped(rollouts)}",
         style="dim",
     )

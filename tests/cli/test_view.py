@@ -117,7 +117,8 @@ def test_summary_table() -> None:
         "staleness_max_trained": 2,
         "staleness": {"split": None},
         "peer_byte_share": 0.66,
-        "rollouts": {"issued": 100, "trained": 80, "open": 0, "dropped": {"stale": 20}},
+        "rollouts": {"issued": 190, "trained": 80, "turns": 90, "open": 0, "dropped": {"stale": 20}},
+        "episodes": {"ended": {"turns": 9, "done": 31}},
         "learner_utilisation": None,
         "t_bcast_s": {"p50": 0.1, "p95": None},
         "wall_s": 100.0,
@@ -126,6 +127,7 @@ def test_summary_table() -> None:
     assert "0.300 -> 0.900" in text
     assert "0.290 -> 0.910" in text
     assert "20 stale" in text
+    assert "31 done, 9 turns" in text
     assert "0.100 / - s" in text
 
 

@@ -164,9 +164,18 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "rollouts": {
             "issued": 23_040,
             "accepted": 22_510,
-            "trained": 22_272,
+            "trained": 22_000,
+            "turns": 272,
             "open": 606,
             "dropped": {"lease_expired": 96, "stale": 41, "peer_left": 22, "late_duplicate": 3, "malformed": 0},
+        },
+        "episodes": {
+            "open": 12,
+            "turns": 391,
+            "ended": {"done": 61, "turns": 9},
+            "begun_anew": {"stale": 4},
+            "failures": 1,
+            "turns_mean": 3.4,
         },
         "scoring": {
             "paused": "",

@@ -138,7 +138,6 @@ class EpisodeBook:
         self.restarted: Counter[Restart] = Counter()
         self.failures = 0  # of environments
         self.turns = 0  # stored
-        self.turns_of_ended = 0
 
     def __len__(self) -> int:
         """Return the number of episodes that go on."""
@@ -163,12 +162,6 @@ class EpisodeBook:
         """Discard an opening that is over."""
         self._places.pop(episode, None)
         self.unanswered.pop(episode, None)
-
-    @property
-    def mean_turns(self) -> float:
-        """Turns of an episode, as a mean over those that ended; 1 before the first one."""
-        ended = self.ended.total()
-        return max(1.0, self.turns_of_ended / ended) if ended else 1.0
 
     def validate(self, going_on: Sequence[tuple[Episode, tuple[GroupId, int]]]) -> None:
         """Raise AssertionError unless exactly these episodes go on, at these places."""

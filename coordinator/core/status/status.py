@@ -53,17 +53,34 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class RolloutCounts:
-    """Counts of attempts at rollouts: issued = trained + open + sum(dropped).
+    """Counts of attempts at rollouts: issued = trained + turns + open + sum(dropped).
 
-    ``dropped`` has them by reason; ``uploads_refused`` counts uploads, not attempts.
+    ``turns``: those that made a turn of an episode which went on. ``dropped`` has them by reason; ``uploads_refused``
+    counts uploads, not attempts.
     """
 
     issued: int
     accepted: int
     trained: int
+    turns: int
     open: int
     dropped: dict[str, int]
     uploads_refused: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesStatus:
+    """Episodes that go on, and what became of others since the start: see coordinator.core.leases.episodes.
+
+    ``turns``: those stored; ``ended`` by what ended them; ``begun_anew`` by reason; ``failures`` of environments.
+    """
+
+    open: int
+    turns: int
+    ended: dict[str, int]
+    begun_anew: dict[str, int]
+    failures: int
+    turns_mean: float  # turns of an episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +135,7 @@ class RunStatus:
     peers_left_out: int
     peers_by_state: tuple[PeersInState, ...]
     rollouts: RolloutCounts
+    episodes: EpisodesStatus
     scoring: ScoringStatus
     peer_byte_share: float | None
     learner_utilisation: float | None
@@ -314,6 +332,7 @@ def build_run_status(
         peers_left_out=max(0, len(state.members) - PEERS_SHOWN_MAX),
         peers_by_state=peers_by_state(state),
         rollouts=_rollout_counts(state),
+        episodes=_episodes(state),
         scoring=_scoring(state, now),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
@@ -385,12 +404,25 @@ def _scoring(state: CoreState, now: float) -> ScoringStatus:
     )
 
 
+def _episodes(state: CoreState) -> EpisodesStatus:
+    book = state.episodes
+    return EpisodesStatus(
+        open=len(book),
+        turns=book.turns,
+        ended=dict(sorted(book.ended.items())),
+        begun_anew=dict(sorted(book.restarted.items())),
+        failures=book.failures,
+        turns_mean=state.forecast.turns,
+    )
+
+
 def _rollout_counts(state: CoreState) -> RolloutCounts:
     accounts = state.accounts
     return RolloutCounts(
         issued=accounts.issued,
         accepted=accounts.accepted,
         trained=accounts.trained,
+        turns=accounts.turns,
         open=accounts.open,
         dropped=dict(sorted(accounts.dropped.items())),
         uploads_refused=dict(sorted(accounts.uploads_refused.items())),

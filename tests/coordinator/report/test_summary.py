@@ -41,7 +41,7 @@ def test_unknown_values_are_null() -> None:
     summary = build_summary({"phase": "stopped"}, CoordinatorConfig())
     assert summary["reward_before"] is None
     assert summary["staleness"]["split"] is None
-    assert summary["rollouts"] == {"issued": 0, "accepted": 0, "trained": 0, "open": 0, "dropped": {}}
+    assert summary["rollouts"] == {"issued": 0, "accepted": 0, "trained": 0, "turns": 0, "open": 0, "dropped": {}}
 
 
 def test_the_summary_is_written_with_its_picture(tmp_path: Path) -> None:
