@@ -25,7 +25,7 @@ from coordinator.environments.answers import EnvironmentFailed
 from coordinator.environments.games import Message, Turn
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.tasks.checks.task import Problem
-from rollcast.runtime.errors import RollcastError, TaskError
+from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer
 from rollcast.wire.text.tool_calls import ToolFormat, parse_turn
 
@@ -84,7 +84,7 @@ class EpisodePlayer:
             event = await work
         except EnvironmentFailed as failure:
             event = EpisodeFailed(action.episode, failure.reason[-REASON_LENGTH_MAX:], failure.retryable)
-        except RollcastError as error:  # no worker starts any more: no episode can be played
+        except Exception as error:  # no worker starts any more, or a bug: the core would wait for an answer in vain
             self._fail(error)
             return
         if event is not None:

@@ -102,3 +102,8 @@ async def test_a_game_that_begins_otherwise_has_failed() -> None:
 async def test_workers_that_do_not_start_end_the_run() -> None:
     with pytest.raises(TaskError, match="no worker"):
         await answers(FakePool(TaskError("no worker")), step("3", EOS))
+
+
+async def test_a_bug_ends_the_run_instead_of_leaving_the_core_without_an_answer() -> None:
+    with pytest.raises(KeyError):
+        await answers(FakePool(), OpenEpisode(EPISODE, "sums", "sums:0", 1), data={})
