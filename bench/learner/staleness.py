@@ -2,7 +2,7 @@
 
 ``ALGORITHM_sN``: held-out exact match after training with staleness N, the mean over seeds; ``..._lowest`` that of the
 worst seed where there are several; ``..._kl_k3`` the mean k3 estimate of KL between behaviour and policy on the way.
-``before``: after the warm start. With --presets: every preset at S = 2. Further algorithms are "uncorrected",
+``before``: after the warm start. With --presets: every preset with rewards at S = 2. Further algorithms are "uncorrected",
 which is grpo without ratio and clip, and "gspo-wide", with a clip for short answers.
 """
 
@@ -26,9 +26,12 @@ from rollcast.runtime.errors import ConfigError
 PRESETS_STALENESS = 2
 DEFAULT_ALGORITHMS = ("grpo", "truncated-is", "uncorrected", "decoupled-ppo", "two-sided", "cispo", "gspo-wide")
 
+#: Presets that learn from the task's rewards; the demonstration has no teacher to distil from.
+REWARDED = tuple(name for name in ALGORITHMS if name != "distillation")
+
 #: Name -> what it gives as learner.objective.
 OBJECTIVES: dict[str, dict[str, Any]] = {
-    **{name: {"algorithm": name} for name in ALGORITHMS},
+    **{name: {"algorithm": name} for name in REWARDED},
     "ppo": {"algorithm": "ppo", "critic": {"learning_rate": 1e-3}},  # as in configs/local.toml
     "uncorrected": {"surrogate": "log-probability"},
     # The preset's clip is for answers of thousands of tokens, whose mean log-ratio hardly moves.
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    names = list(ALGORITHMS) if arguments.presets else _names(arguments.algorithms)
+    names = list(REWARDED) if arguments.presets else _names(arguments.algorithms)
     lags = [PRESETS_STALENESS] if arguments.presets else [int(lag) for lag in arguments.staleness.split(",")]
     use_compilation_cache(arguments.cache / "compiled")
     config = load(arguments.config, "up", arguments.set)

@@ -14,7 +14,7 @@ from bench.learner import pacing, staleness
 from bench.learner.demonstration import Course, Demonstration
 from bench.machine import Outcome
 from learner.config import LearnerConfig
-from learner.objective.config import ALGORITHMS, ObjectiveConfig
+from learner.objective.config import ALGORITHMS
 from learner.training.packing import PackedBatch
 from learner.training.trainer import Trainer
 from rollcast.cli.files import load
@@ -114,9 +114,9 @@ def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_preset_and_variant_is_a_valid_objective() -> None:
-    assert set(ALGORITHMS) < set(staleness.OBJECTIVES)
+    assert set(ALGORITHMS) - {"distillation"} < set(staleness.OBJECTIVES)
     for given in staleness.OBJECTIVES.values():
-        ObjectiveConfig.model_validate(given)
+        LearnerConfig.model_validate({"objective": given})  # none needs a teacher, which the demonstration lacks
 
 
 @pytest.mark.sim
