@@ -45,7 +45,7 @@ NO_PEER_S = 30.0
 ALL_NEWER_S = 10.0
 """Seconds with newer versions at every peer until the same: only a peer that reconnects may still have the old one."""
 RETURN_REST_S = 5.0
-"""Seconds for which a peer that returned a lease of an evaluation gets no other one."""
+"""Seconds for which a peer that returned a lease of an evaluation, or let it expire, gets no other one."""
 
 _SAMPLE_BITS = 8  # of the id by which an audit names an evaluation's rollout: above all ids of stored ones
 _NO_GROUP = GroupId(0)  # groups are numbered from 1
@@ -101,6 +101,8 @@ def tick(state: CoreState, now: float) -> list[Action]:
         return []
     expired = book.expired(now)
     _close(state, expired)
+    for attempt in expired:  # others come first, else whoever lets leases expire could hold up every evaluation
+        state.members.reputation(attempt.peer_id).evaluates_from = now + RETURN_REST_S
     return book.revocations(expired, "lease_expired") + _reconsider(state, now)
 
 
@@ -147,12 +149,14 @@ def _oldest_held(member: Member) -> float:
 def give(state: CoreState, member: Member, now: float) -> list[Action]:
     """Lease open samples to a member that asked for work, or evaluates already: as many as it may hold at once.
 
-    Slots that it holds for training do not count: peers accept up to twice the slots that they may hold.
+    Slots that it holds for training do not count: peers accept up to twice the slots that they may hold. As for
+    training, what it delivered limits them, and not only what it asks for.
     """
     book = state.evaluations
     if state.scoring.pause is not None or not book.has_open() or not _may_evaluate(state, member, now):
         return []
-    room = int(state.settings.prefetch_batches * member.concurrent_rollouts) - len(book.held_by(member.peer_id))
+    asked = int(state.settings.prefetch_batches * member.concurrent_rollouts)
+    room = min(asked, state.allowances.most_of(member.reputation.earned)) - len(book.held_by(member.peer_id))
     grants: list[LeaseGrant] = []
     for evaluation in book.under_way():
         while room > 0 and evaluation.open and _has_version(state, member, evaluation):

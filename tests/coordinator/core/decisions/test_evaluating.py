@@ -238,6 +238,30 @@ def test_an_expired_lease_is_revoked_and_issued_again() -> None:
     assert made.of(request).done
 
 
+def test_whoever_lets_a_lease_expire_does_not_get_it_again_before_others() -> None:
+    made = world("a", "b", lease_deadline_s=30.0)
+    made.handle(asked(problems=1))
+    made.handle(wants("a", 1))
+    assert len(made.leases("a")) == 1
+    made.passes(30.0, "a", "b")
+    made.handle(wants("a", 1))
+    assert made.leases("a") == []
+    made.handle(wants("b", 1))
+    assert len(made.leases("b")) == 1
+
+
+def test_a_member_holds_no_more_samples_than_it_may_hold_slots() -> None:
+    made = world("b", samples_per_group=2, groups_per_step=2)
+    made.handle(replace(joined("a"), concurrent_rollouts=65_536))
+    made.handle(held("a", 0))
+    made.handle(asked(problems=64))
+    made.handle(wants("a", 65_536))
+    may_hold = made.core._state.allowances.first
+    assert sum(len(lease.slots) for lease in made.leases("a")) == may_hold < 64
+    made.handle(wants("b", 1))
+    assert made.leases("b")
+
+
 def test_a_returned_lease_goes_to_another_member_first() -> None:
     made = world("a", "b")
     made.handle(asked(problems=1))
