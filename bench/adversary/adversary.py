@@ -9,7 +9,7 @@ Parts, each alone with --only:
   of sampling and judging them. Keys that begin with an attacker's name: ``_share`` of its tokens that are beyond the
   bound, ``_tokens_p50`` and ``_tokens_p99`` until it is convicted (null: not within the tokens sampled), ``_trained``
   rollouts that had a weight before that, at the 99th percentile. The keys over attackers count those whose share is at
-  least 0.11. ``flops_ratio`` is that of a forward pass with margins divided by that of one without, as XLA counts them,
+  least 0.11 and that cheat in every rollout: an honest rollout convicts nobody, also not who would have cheated. ``flops_ratio`` is that of a forward pass with margins divided by that of one without, as XLA counts them,
   and ``cost_ratio`` the same of processor time, with this small model.
 - strangers: real processes, an attacker of each kind in turn among honest peers (bench.adversary.strangers):
   ``reward_loss_25`` is the share of the clean run's reward that is lost where a quarter of the fleet is hostile;
@@ -34,6 +34,7 @@ from rollcast.runtime.errors import ConfigError
 
 PARTS = ("zoo", "strangers", "framed", "lured", "flood")
 HONEST_ROLLOUTS = 64  # of each honest identity
+AT_TIMES_HONEST = frozenset({"best_of_n"})  # where the answer of the lease's own seed is the best
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +109,7 @@ def _zoo(arguments: argparse.Namespace) -> tuple[dict[str, float], tuple[str, ..
 
 
 def _over_all(found: dict[str, Figures]) -> dict[str, float]:
-    plain = [one for one in found.values() if one.share >= 0.11]
+    plain = [one for name, one in found.items() if one.share >= 0.11 and name not in AT_TIMES_HONEST]
     return {
         "caught_share_min": min(one.caught_in_64 for one in plain),
         "tokens_p99_max": max(one.tokens_p99 for one in plain),
