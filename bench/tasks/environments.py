@@ -4,6 +4,7 @@ Each run is a whole one on this machine: warm start, coordinator, peers, environ
 rewards are those of the episodes that were trained on, because only peers play episodes: ``NAME_before`` is the mean of
 the first FIRST_STEPS batches, ``NAME_after`` of the last LAST_STEPS. ``retokenised`` counts the tokens of episodes that
 were tokenised again or changed between two turns, over all shipped chat templates and all rollouts of these runs.
+``turns_lost`` counts acknowledged turns that a coordinator lost which was killed KILLS times (`python -m bench turns`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import runs
+from bench.durability import turns
 from bench.machine import Outcome, alone
 from bench.tasks import hostile
 from bench.tasks.retokenised import retokenised_by_templates, retokenised_in_run
@@ -33,6 +35,7 @@ EXAMPLES = {
     "verifiers": Path("examples/verifiers-recall/run.toml"),
 }
 HOSTILE = "hostile"
+KILLS = 20  # of a coordinator that plays episodes
 FIRST_STEPS = 2
 LAST_STEPS = 5
 
@@ -71,6 +74,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
             changed += retokenised_in_run(Path(summary["run_folder"]), config.coordinator)
         if arguments.only in ("", HOSTILE, None):
             figures |= asyncio.run(hostile.figures())
+        if not arguments.only:
+            figures["turns_lost"] = turns.figures_of(KILLS)["turns_lost"]
     figures["retokenised"] = changed
     settings_used: dict[str, Any] = {"only": arguments.only or "", "set": arguments.set}
     return Outcome(settings_used, figures, tuple(missing))

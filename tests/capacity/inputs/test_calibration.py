@@ -122,7 +122,7 @@ def write_run(root: Path) -> Path:
             (body,),
         )
         ledger.execute(
-            "INSERT INTO scores (rollout_id, reward, exact, error, scored_unix_s) VALUES (1, 1, 1, '', 105.0)"
+            "INSERT INTO scores (rollout_id, reward, exact, detail, scored_unix_s) VALUES (1, 1, 1, '', 105.0)"
         )
         for step in (1, 2):
             figures = json.dumps({"step_s": 2.0})

@@ -132,7 +132,16 @@ def test_the_status_of_a_short_run() -> None:
         "waiting_for": "the learner to finish",
         "waiting_since_s": 24.0,
         "next": "the run ends",
-        "rollouts": {"issued": 2, "accepted": 2, "trained": 2, "open": 0, "dropped": {}, "uploads_refused": {}},
+        "rollouts": {
+            "issued": 2,
+            "accepted": 2,
+            "trained": 2,
+            "turns": 0,
+            "open": 0,
+            "dropped": {},
+            "uploads_refused": {},
+        },
+        "episodes": {"open": 0, "turns": 0, "ended": {}, "begun_anew": {}, "failures": 0, "turns_mean": 1.0},
         "scoring": {
             "paused": "",
             "paused_s": 0.0,
