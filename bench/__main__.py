@@ -96,6 +96,7 @@ BENCHES = {
     },
     "tasks": {
         "environments": "Train on the shipped environments: reward before and after, and tokens tokenised twice.",
+        "scoring": "Score completions by verifier processes, and on Ray, relative to calling the check in a loop.",
     },
     "structure": {
         "house": "Measure how easily code is found: modules per folder, import circles, files on an event's way.",

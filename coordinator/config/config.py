@@ -251,8 +251,13 @@ class SelectionConfig(ConfigModel):
 class VerifierConfig(ConfigModel):
     """Processes that score rollouts."""
 
-    processes: int = Field(1, ge=1, le=64)
-    """Number of verifier processes."""
+    pool: Literal["local", "ray"] = "local"
+    """local: processes of this machine; ray: actors of a Ray cluster, which needs the extra `ray`, and Rollcast on its
+    machines."""
+    ray_address: str = "auto"
+    """Address of the Ray cluster: `auto` (this machine is part of it), HOST:PORT or ray://HOST:PORT."""
+    processes: int = Field(1, ge=1, le=1024)
+    """Number of verifier processes; with Ray each reserves a CPU."""
     spare_processes: int = Field(3, ge=0, le=64)
     """Further processes where a check runs programs, so that programs which run until their timeout hold up few others:
     so many may do so at a time, and completions still do not wait for them."""
