@@ -9,8 +9,9 @@ Parts, each alone with --only:
   of sampling and judging them. Keys that begin with an attacker's name: ``_share`` of its tokens that are beyond the
   bound, ``_tokens_p50`` and ``_tokens_p99`` until it is convicted (null: not within the tokens sampled), ``_trained``
   rollouts that had a weight before that, at the 99th percentile. The keys over attackers count those whose share is at
-  least 0.11 and that cheat in every rollout: an honest rollout convicts nobody, also not who would have cheated. ``flops_ratio`` is that of a forward pass with margins divided by that of one without, as XLA counts them,
-  and ``cost_ratio`` the same of processor time, with this small model.
+  least 0.11 and that cheat in every rollout: an honest rollout convicts nobody, also not who would have cheated.
+  ``flops_ratio`` is that of a forward pass with margins divided by that of one without, as XLA counts them, and
+  ``cost_ratio`` the same of processor time, with this small model.
 - strangers: real processes, an attacker of each kind in turn among honest peers (bench.adversary.strangers):
   ``reward_loss_25`` is the share of the clean run's reward that is lost where a quarter of the fleet is hostile;
   with ``--honest 9`` ``reward_loss_10``.

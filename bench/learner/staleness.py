@@ -2,8 +2,8 @@
 
 ``ALGORITHM_sN``: held-out exact match after training with staleness N, the mean over seeds; ``..._lowest`` that of the
 worst seed where there are several; ``..._kl_k3`` the mean k3 estimate of KL between behaviour and policy on the way.
-``before``: after the warm start. With --presets: every preset with rewards at S = 2. Further algorithms are "uncorrected",
-which is grpo without ratio and clip, and "gspo-wide", with a clip for short answers.
+``before``: after the warm start. With --presets: every preset with rewards at S = 2. Further algorithms are
+"uncorrected", which is grpo without ratio and clip, and "gspo-wide", with a clip for short answers.
 """
 
 from __future__ import annotations

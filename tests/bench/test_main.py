@@ -87,7 +87,7 @@ def summary(folder: Path) -> dict[str, Any]:
         "peer_byte_share": 0.6,
         "learner_utilisation": 0.5,
         "t_bcast_s": {"p50": 0.1, "p95": 0.2},
-        "rollouts": {"issued": 10, "trained": 6, "open": 1, "dropped": {"stale": 2}},
+        "rollouts": {"issued": 10, "trained": 6, "turns": 0, "open": 1, "dropped": {"stale": 2}},
     }
 
 
