@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,11 +115,12 @@ def run(arguments: argparse.Namespace) -> Outcome:
     began_s = time.process_time()
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     results: dict[tuple[str, str, int], dict[str, Replayed]] = {}
-    for name in arguments.markets:
-        for kind in arguments.fleets:
-            for seed in seeds:
-                market = market_of(name, FLEETS[kind], seed, arguments.hours * 3600.0)
-                results[name, kind, seed] = _compared(market, FLEETS[kind], seed)
+    keys = [(name, kind, seed) for name in arguments.markets for kind in arguments.fleets for seed in seeds]
+    for number, (name, kind, seed) in enumerate(keys, 1):
+        market = market_of(name, FLEETS[kind], seed, arguments.hours * 3600.0)
+        results[name, kind, seed] = compared = _compared(market, FLEETS[kind], seed)
+        line = f"{number} of {len(keys)}: {name}, {kind}, seed {seed}: {_ratio(compared):.4f}"
+        print(f"{line}, {time.process_time() - began_s:.0f} CPU s so far", file=sys.stderr, flush=True)
     figures = _figures(results)
     figures["cpu_s"] = time.process_time() - began_s
     return Outcome({name: getattr(arguments, name) for name in ("seeds", "first_seed", "hours")}, figures)
@@ -214,17 +216,17 @@ def _rate_of(worker: Worker) -> float:
 
 
 def _figures(results: Mapping[tuple[str, str, int], Mapping[str, Replayed]]) -> dict[str, float]:
-    ratios: dict[tuple[str, str, int], float] = {}
-    gains, bests = [], []
-    for key, by_policy in results.items():
-        ours = by_policy["ours"]
-        best = min((one for name, one in by_policy.items() if name != "ours"), key=lambda one: one.usd_per_useful_h)
-        ratios[key] = ours.usd_per_useful_h / best.usd_per_useful_h
-        gains.append(ours.utilisation - best.utilisation)
-        bests.append(best)
+    ratios = {key: _ratio(by_policy) for key, by_policy in results.items()}
+    bests = [_best_rule(by_policy) for by_policy in results.values()]
+    gains = [
+        by_policy["ours"].utilisation - best.utilisation
+        for by_policy, best in zip(results.values(), bests, strict=True)
+    ]
     figures = {
         "usd_per_useful_hour_ratio_median": median(ratios.values()),
         "usd_per_useful_hour_ratio_max": max(ratios.values()),
+        "markets": len(ratios),
+        "markets_above_best_rule": sum(ratio > 1.0 for ratio in ratios.values()),
         "utilisation_gain_median": median(gains),
         "utilisation_gain_least": min(gains),
         "starts_per_hour_best": fmean(one.starts_per_h for one in bests),
@@ -238,6 +240,15 @@ def _figures(results: Mapping[tuple[str, str, int], Mapping[str, Replayed]]) -> 
     for market, fleet in dict.fromkeys((market, fleet) for market, fleet, _ in results):
         figures[f"ratio_{market}_{fleet}"] = fmean(_of(ratios, market, fleet))
     return figures
+
+
+def _best_rule(by_policy: Mapping[str, Replayed]) -> Replayed:
+    return min((one for name, one in by_policy.items() if name != "ours"), key=lambda one: one.usd_per_useful_h)
+
+
+def _ratio(by_policy: Mapping[str, Replayed]) -> float:
+    """Return $/useful hour of re-planning / of the best rule in hindsight."""
+    return by_policy["ours"].usd_per_useful_h / _best_rule(by_policy).usd_per_useful_h
 
 
 def _of(ratios: Mapping[tuple[str, str, int], float], market: str, fleet: str) -> Sequence[float]:

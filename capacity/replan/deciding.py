@@ -58,7 +58,7 @@ def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
     start and the kept headroom does not, none starts: speeds are measured with noise, and the set would follow that.
     """
     settings, demand = problem.settings, problem.demand
-    options = PlanOptions(settings.incumbent_discount, settings.time_limit_s, remedies=False)
+    options = PlanOptions(settings.discount, settings.time_limit_s, remedies=False)
     resting = frozenset(problem.resting)
     workers = [replace(one, pin="off") if one.worker_id in resting and not one.pin else one for one in problem.workers]
     made = planner(demand, workers, options)
@@ -84,7 +84,7 @@ def _with_more_steps(problem: Problem, made: Plan, planner: Planner, reasons: di
     if made.infeasible.binding == "budget":
         return set()
     demand, settings = problem.demand, problem.settings
-    options = PlanOptions(settings.incumbent_discount, settings.time_limit_s, remedies=False)
+    options = PlanOptions(settings.discount, settings.time_limit_s, remedies=False)
     for headroom in (max(_HEADROOM_WHERE_SHORT, demand.headroom), demand.headroom):
         for steps in _STEPS_SHORT:
             larger = replace(demand, headroom=headroom, staleness_limit=demand.staleness_limit + steps)

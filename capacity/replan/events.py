@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from capacity.model.demand import Demand
 from capacity.model.workers import Worker
 
+PAYBACK_S = 3600.0
+"""Seconds within which a replacement must pay for its start: spot prices move and machines are preempted in hours."""
+_DISCOUNT_MAX = 0.9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanSettings:
     """Settings that decide how readily the set of workers changes. Durations are in seconds.
 
     Args:
-        incumbent_discount: share by which the price of a worker that is on is reduced in the comparison, so that
-            another one must be that much cheaper to replace it. Spot prices need 0.2 to 0.4 (docs/activation.md).
+        incumbent_discount: share by which another worker must be cheaper than one that is on to replace it, where
+            starting costs nothing: measured speeds are noisy. ``discount`` adds what a start costs.
         dwell_s: time for which a started worker stays on, and a stopped one stays off unless no set without it is
             feasible.
         interval_s: time after which the set is planned again without any other cause.
@@ -30,7 +34,7 @@ class ReplanSettings:
             worker receives none.
     """
 
-    incumbent_discount: float = 0.3
+    incumbent_discount: float = 0.15
     dwell_s: float = 300.0
     interval_s: float = 600.0
     start_s: float = 0.0
@@ -41,6 +45,14 @@ class ReplanSettings:
     time_limit_s: float = 0.4
     solve_timeout_s: float = 30.0
     standby_usd_share: float = 0.1
+
+    @property
+    def discount(self) -> float:
+        """Share by which the price of a worker that is on is reduced in the comparison with others.
+
+        A replacement is paid for ``start_s`` before it generates, which what it saves in PAYBACK_S must cover.
+        """
+        return min(_DISCOUNT_MAX, self.incumbent_discount + self.start_s / PAYBACK_S)
 
     @property
     def stays_s(self) -> float:

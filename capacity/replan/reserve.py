@@ -16,7 +16,7 @@ from statistics import NormalDist
 from capacity.model.demand import Demand
 from capacity.model.workers import Worker
 
-HEADROOM_LEAST = 1.03  # measured speeds are no more exact; and without a surplus a backlog is never worked off
+HEADROOM_LEAST = 1.0  # what preemptions take on average and the rounding up to whole workers are a surplus already
 _NORMAL = NormalDist()
 
 

@@ -46,8 +46,8 @@ class CapacityConfig(ConfigModel):
     """Rollouts per second to provide, as a multiple of what the learner needs."""
     share_without_a_region: float = Field(0.0, ge=0.0, le=1.0)
     """Share of the needed rate that must remain when any one region fails; 0: no such requirement."""
-    incumbent_discount: float = Field(0.3, ge=0.0, lt=1.0)
-    """Share by which another peer must be cheaper before it replaces one that is on."""
+    incumbent_discount: float = Field(0.15, ge=0.0, lt=1.0)
+    """Share by which another peer must be cheaper before it replaces one that is on; start_s is added, in hours."""
     dwell_s: float = Field(300.0, ge=0.0)
     """Seconds for which a peer stays on or off after it was switched."""
     interval_s: float = Field(600.0, gt=0.0)

@@ -32,7 +32,7 @@ def replan(
     events: Path | None = None,
     pool: PoolOptions | None = None,
     demand: DemandOptions | None = None,
-    discount: float = 0.3,
+    discount: float = 0.15,
     dwell_s: float = 300.0,
     start_s: float = 180.0,
     hours: float | None = None,
@@ -51,7 +51,8 @@ def replan(
         File of JSON lines with the arrivals, departures, and changes of price and speed since; the plan is followed
         through them.
     discount
-        Share of its price by which a worker that is on counts as cheaper.
+        Share of its price by which a worker that is on counts as cheaper; with --events what a start costs in an hour
+        is added.
     dwell_s
         Minimum seconds for which a started worker stays on; with --events.
     start_s
@@ -66,7 +67,7 @@ def replan(
     """
     if not 0 <= discount < 1:
         raise ConfigError(
-            f"--discount {discount} is out of range", fix="use a share from 0 to below 1, for example 0.3"
+            f"--discount {discount} is out of range", fix="use a share from 0 to below 1, for example 0.2"
         )
     document = read_plan(before)
     if events is not None:

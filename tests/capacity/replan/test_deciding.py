@@ -54,8 +54,16 @@ def test_the_cheapest_set_with_a_reason_for_each() -> None:
 
 def test_an_incumbent_is_left_only_for_one_that_is_cheaper_by_more_than_the_discount() -> None:
     incumbents = [worker(name) for name in "abc"]
-    assert on(problem(*incumbents, worker("d", usd=0.8, active=False))) == {"a", "b", "c"}
+    assert on(problem(*incumbents, worker("d", usd=0.9, active=False))) == {"a", "b", "c"}
     assert "d" in on(problem(*incumbents, worker("d", usd=0.5, active=False)))
+
+
+def test_a_replacement_must_pay_for_its_start_within_an_hour() -> None:
+    workers = [*(worker(name) for name in "abc"), worker("d", usd=0.8, active=False)]
+    at_once, slow = (problem(*workers, settings=ReplanSettings(start_s=start_s)) for start_s in (0.0, 600.0))
+    assert "d" in on(at_once)
+    assert "d" not in on(slow)
+    assert ReplanSettings(start_s=1e6).discount < 1.0
 
 
 def test_what_costs_nothing_stays_on() -> None:

@@ -32,7 +32,7 @@ def test_the_demand_stays_where_the_learner_has_no_price_or_the_workers_cost_not
     assert with_reserve(DEMAND, pool(1.0, 0.0)).headroom == 1.2
 
 
-def test_a_calm_market_needs_no_reserve_but_for_errors_of_measurement() -> None:
+def test_a_calm_market_needs_no_reserve() -> None:
     assert with_reserve(DEMAND, pool(0.0)).headroom == HEADROOM_LEAST
 
 
