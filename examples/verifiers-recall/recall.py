@@ -20,7 +20,7 @@ class Numbers(vf.Taskset[Recall]):
     def load(self):
         random = Random(7)
         for number in random.sample(range(1000, 10000), 4000):
-            said = str(number) if random.random() < 0.2 else str(random.randrange(1000, 10000))
+            said = str(number) if random.random() < 1 / 3 else str(random.randrange(1000, 10000))
             yield Recall(Told(prompt=f"it is {number}:", number=str(number), teacher=["ok", said]))
 
 
