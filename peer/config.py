@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from peer.engines.sglang.config import SglangConfig
 from peer.limits.config import LimitsConfig
-from rollcast.runtime.config import ConfigModel
+from rollcast.runtime.config import ConfigModel, IpNetworkText
 from rollcast.runtime.process import is_loopback
 from rollcast.wire.ids import InvitedRole
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
@@ -77,7 +76,7 @@ class LinkConfig(ConfigModel):
     """Port to listen on; 0 lets the system choose."""
     advertise: str = ""
     """Address that other peers dial, as host:port; empty: the bound address, "none": this peer cannot be dialled."""
-    dial_networks: list[str] = Field(default_factory=list, max_length=64)
+    dial_networks: list[IpNetworkText] = Field(default_factory=list, max_length=64)
     """Private networks (10.0.0.0/8) in which this peer dials others although its coordinator is in none."""
     stall_timeout_s: float = Field(3.0, gt=0.0)
     """Seconds without a new chunk of a version after which it is requested from a fallback too."""
@@ -124,13 +123,6 @@ class LinkConfig(ConfigModel):
     """Announce this peer on the local network over multicast DNS, and find other peers there (extra lan)."""
     metered: bool = False
     """Sending costs money: this peer receives versions, and relays only what no other peer can."""
-
-    @field_validator("dial_networks")
-    @classmethod
-    def _networks_are_networks(cls, networks: list[str]) -> list[str]:
-        for one in networks:
-            ip_network(one, strict=False)
-        return networks
 
     @model_validator(mode="after")
     def _requirements_are_met(self) -> LinkConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +25,7 @@ from coordinator.config.tasks import (
 )
 from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.staleness.policy import LatePolicy
-from rollcast.runtime.config import ConfigModel
+from rollcast.runtime.config import ConfigModel, IpNetworkText
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 from rollcast.wire.joining.invite import QUOTA_DEFAULT
@@ -213,15 +212,8 @@ class RelayConfig(ConfigModel):
     """Most seconds that such a probe takes."""
     dial_back: bool = True
     """Whether the coordinator and up to three peers dial each peer to test that it can be reached."""
-    dial_back_networks: list[str] = Field(default_factory=list, max_length=64)
+    dial_back_networks: list[IpNetworkText] = Field(default_factory=list, max_length=64)
     """Networks (203.0.113.0/24) whose peers are dialled back although their sessions come from other addresses."""
-
-    @field_validator("dial_back_networks")
-    @classmethod
-    def _networks_are_networks(cls, networks: list[str]) -> list[str]:
-        for one in networks:
-            ip_network(one, strict=False)
-        return networks
 
     @field_validator("mirrors")
     @classmethod

@@ -7,16 +7,26 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from rollcast.runtime.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+def _checked_network(text: str) -> str:
+    ip_network(text, strict=False)
+    return text
+
+
+IpNetworkText = Annotated[str, AfterValidator(_checked_network)]
+"""A network of IP addresses, such as 203.0.113.0/24."""
 
 
 class ConfigModel(BaseModel):
