@@ -173,6 +173,7 @@ class History:
             "issued": len(self.issued),
             "accepted": len(self.stored),
             "trained": len(self.trained),
+            "turns": 0,  # its prompts have no environment
             "open": len(self.issued) - len(self.trained) - len(self.dropped),
             "dropped": dict(sorted(Counter(self.dropped.values()).items())),
         }
