@@ -32,6 +32,7 @@ from capacity.questions.bill import Bill, bill_of
 from capacity.questions.central_machines import LearnerMachine
 from capacity.questions.promise import promised
 from capacity.questions.scenario import Scenario
+from capacity.questions.scenario_assumptions import STEP
 from rollcast.runtime.errors import ConfigError
 
 DATA_CENTRE_MBIT_PER_SECOND = 10_000.0
@@ -113,8 +114,16 @@ def compared(asked: Scenario, *, seed: int) -> Comparison:
     ways.append(synchronous(asked, model, learner, seed=seed))
     ways.append(asynchronous(asked, model, learner))
     return Comparison(
-        model=model.name, learner=learner.name, alternatives=tuple(one for one in ways if one is not None)
+        model=model.name,
+        learner=f"{learner.name}, {step_in_words(asked)}",
+        alternatives=tuple(one for one in ways if one is not None),
     )
+
+
+def step_in_words(asked: Scenario) -> str:
+    """Return T_train with its source and uncertainty: it may be another model's, scaled."""
+    step = next(one for one in asked.assumptions if one.name == STEP)
+    return f"a step of {asked.demand.t_train_s:.1f} s, ±{step.relative_uncertainty:.0%} ({step.source})"
 
 
 def _planned(way: Way, demand: Demand, workers: Sequence[Worker], headroom_least: float) -> Alternative | None:

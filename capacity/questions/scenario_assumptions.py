@@ -18,6 +18,7 @@ from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
 from capacity.questions.central_machines import CentralMachines, price_source
 
 GIVEN, DEFAULT = "given", "by default"
+STEP = "learner step, T_train"
 _PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
 _SIGMAS_OF_INTERVAL = 1.645  # standard deviations within which 90 % of a normal quantity lie
 _UNCERTAINTY_MAX = 0.3  # of a speed in a forecast: the speeds of a whole fleet are seldom twice those estimated
@@ -63,9 +64,9 @@ def _of_learner(file: DemandFile, demand: Demand, central: CentralMachines) -> I
 def _of_step(file: DemandFile, central: CentralMachines) -> Assumption:
     learner = central.learner
     if file.demand.t_train_s is not None or learner is None:
-        return Assumption("learner step, T_train", central.t_train_s, "s", GIVEN, 0.1)
+        return Assumption(STEP, central.t_train_s, "s", GIVEN, 0.1)
     source = f"{learner.tokens_per_second:,.0f} tokens/s: {learner.pace_source}"
-    return Assumption("learner step, T_train", central.t_train_s, "s", source, learner.relative_uncertainty)
+    return Assumption(STEP, central.t_train_s, "s", source, learner.relative_uncertainty)
 
 
 def _of_central(file: DemandFile, central: CentralMachines) -> Iterator[Assumption]:

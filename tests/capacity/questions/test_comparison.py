@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capacity.questions.batch_time import batch_seconds
-from capacity.questions.comparison import asynchronous, compared, synchronous
+from capacity.questions.comparison import asynchronous, compared, step_in_words, synchronous
 from capacity.questions.scenario import Scenario, scenario_of
 from rollcast.runtime.errors import ConfigError
 from tests.capacity.questions.test_scenario import shipped_demand, shipped_pool
@@ -67,6 +67,13 @@ def test_donated_workers_are_left_out_once() -> None:
     assert saving is not None
     assert rented_saving is not None
     assert 0.0 < rented_saving <= saving < 1.0
+
+
+def test_a_step_that_was_not_measured_is_shown_as_scaled() -> None:
+    demand = shipped_demand("demand.model=qwen3-8b")
+    scaled = step_in_words(scenario_of(demand, shipped_pool(), demand_source="", pool_source=""))
+    assert [part in scaled for part in ("30%", "qwen3-4b", "times 0.49")] == [True] * 3, scaled
+    assert "given" in step_in_words(scenario("demand.model=qwen3-8b"))
 
 
 def test_an_unknown_learner_cannot_be_compared() -> None:
