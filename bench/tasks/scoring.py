@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import importlib.util
 import time
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
     }
     pools = ["local", *(["ray"] if arguments.ray and importlib.util.find_spec("ray") else [])]
     figures: dict[str, float] = {}
+    if "ray" in pools:
+        # Ray ends a cluster with the thread that started it, so that is not one of an event loop.
+        importlib.import_module("ray").init(address="local", num_cpus=1, log_to_driver=False)
     with alone():
         for name, (check, items) in cases.items():
             task = JsonlTask(kind="jsonl", path=Path("never-read.jsonl"), check=check)
