@@ -13,7 +13,7 @@ VLLM_RELEASE = 0.32.0
 ROLLCAST_VERIFIERS_PYTHON ?= .venv-verifiers/bin/python
 VERIFIERS_RELEASE = 0.4.0
 
-.PHONY: demo test unit lint test-vllm test-verifiers interop proto screenshots release clean
+.PHONY: demo test unit lint test-vllm test-verifiers interop proto configuration-page screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
@@ -45,6 +45,10 @@ test-verifiers: .venv/.installed-dev $(if $(findstring .venv-verifiers/,$(ROLLCA
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
+
+# The page that lists every key of every process.
+configuration-page: .venv/.installed-dev
+	.venv/bin/python -m bench.people.configuration_page
 
 # The pictures under docs/pictures, of a simulated fleet and of a real run; needs Chromium.
 screenshots: .venv/.installed-dev

@@ -133,19 +133,24 @@ def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, 
 
     A key that must be given has the default "required". Keys of a section that has several kinds begin with
     `section{kind}.`, those of a list of sections with `section[].`, and those of sections with names of one's own with
-    `section.NAME.`.
+    `section.NAME.`. Such a section is described where it stands first, and named where it stands again.
     """
-    return list(_described(cls, prefix, ()))
+    return list(_described(cls, prefix, {}))
 
 
-def _described(cls: type[BaseModel], prefix: str, within: tuple[type, ...]) -> Iterator[tuple[str, str, str]]:
+def _described(cls: type[BaseModel], prefix: str, known: dict[type, str]) -> Iterator[tuple[str, str, str]]:
     for name, field in cls.model_fields.items():
         key, annotation = f"{prefix}{name}", field.annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):  # else its keys have the values
             yield key, _default(field), " ".join((field.description or "").split())
         for suffix, section in _sections(annotation):
-            if section not in (*within, cls):  # a sum of checks may contain sums
-                yield from _described(section, f"{key}{suffix}.", (*within, cls))
+            first = known.get(section)
+            if suffix and first is not None:
+                yield f"{key}{suffix}", "null", f"Has the keys of {first}."
+                continue
+            if suffix:
+                known[section] = f"{key}{suffix}"
+            yield from _described(section, f"{key}{suffix}.", known)
 
 
 def _default(field: FieldInfo) -> str:

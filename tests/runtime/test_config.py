@@ -105,8 +105,8 @@ def test_describe_names_kinds_lists_and_names_of_ones_own() -> None:
         ("shape{circle}.radius_m", "1.0"),
         ("shape{sum}.kind", '"sum"'),
         ("shape{sum}.parts", "[]"),
-        ("shape{sum}.parts[]{circle}.kind", '"required"'),
-        ("shape{sum}.parts[]{circle}.radius_m", "1.0"),
+        ("shape{sum}.parts[]{circle}", "null"),
+        ("shape{sum}.parts[]{sum}", "null"),
         ("named", "{}"),
         ("named.NAME.deadline_s", "3.0"),
     ]
