@@ -7,8 +7,10 @@ token's own log-probability at temperature 1. A rollout is sent as such a prompt
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,7 @@ from learner.config import TeacherConfig
 from learner.training.micro_batches import FloatArray
 from learner.training.packing import PackedBatch, TrainingRow
 from rollcast.runtime.errors import ConfigError, MalformedMessage, RollcastError, Unreachable
+from rollcast.runtime.waits import backoff_delays_s
 
 LOGPROB_MIN = -50.0  # servers write probabilities of 0 as -inf or -9999, which no gradient survives
 _BYTES_PER_TOKEN_MAX, _BYTES_MAX = 2048, 1 << 20  # of an answer: for each token, and besides
@@ -48,7 +51,8 @@ class TeacherEndpoint:
             MalformedMessage: it answers something else.
         """
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers)
+            unlimited = aiohttp.ClientTimeout(total=None)  # each rollout has a deadline of its own
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=unlimited)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._score_one(row)) for row in rows]
@@ -64,32 +68,38 @@ class TeacherEndpoint:
     async def _score_one(self, row: TrainingRow) -> FloatArray:
         tokens = [*row.prompt_token_ids, *(one for segment in row.segments for one in segment.token_ids)]
         async with self._room:
-            try:
-                async with asyncio.timeout(self._config.timeout_s):
-                    return _logprobs(await self._answer(tokens), tokens)
-            except TimeoutError:
-                raise self._unreachable(f"no answer within {self._config.timeout_s:g} s") from None
+            return _logprobs(await self._answer(tokens), tokens)
 
     async def _answer(self, tokens: Sequence[int]) -> bytes:
-        """Return the server's answer, after as many tries as it takes; the caller limits the time."""
-        assert self._session is not None
+        """Return the server's answer, after as many tries as the time allows."""
         body: dict[str, Any] = {"prompt": list(tokens), "max_tokens": 1, "prompt_logprobs": 0, "temperature": 1.0}
         if self._config.model:
             body["model"] = self._config.model
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                async with self._session.post(self._url, json=body) as response:
-                    data = await _limited(response, _BYTES_MAX + _BYTES_PER_TOKEN_MAX * len(tokens))
-                    if response.status == 200:
+        bytes_max, problem = _BYTES_MAX + _BYTES_PER_TOKEN_MAX * len(tokens), ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.timeout_s):
+                for pause_s in backoff_delays_s(Random(), first_s=_FIRST_PAUSE_S, most_s=_PAUSE_MAX_S):
+                    data, problem = await self._ask(body, bytes_max)
+                    if data is not None:
                         return data
-                    if response.status not in _AGAIN:
-                        text = data[:300].decode("utf-8", "replace")
-                        raise self._unreachable(f"it refuses the request with status {response.status}: {text}")
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                    await asyncio.sleep(pause_s)
+        last = f"; the newest try ended with {problem}" if problem else ""
+        raise self._unreachable(f"no answer within {self._config.timeout_s:g} s{last}")
+
+    async def _ask(self, body: dict[str, Any], bytes_max: int) -> tuple[bytes | None, str]:
+        """Return the server's answer; or None and why there is none, if another try may help."""
+        assert self._session is not None
+        try:
+            async with self._session.post(self._url, json=body) as response:
+                data = await _limited(response, bytes_max)
+        except aiohttp.ClientError as error:
+            return None, f"{type(error).__name__}: {error}"
+        if response.status == 200:
+            return data, ""
+        problem = f"status {response.status}: {data[:300].decode('utf-8', 'replace')}"
+        if response.status not in _AGAIN:
+            raise self._unreachable(f"it refuses the request with {problem}")
+        return None, problem
 
     def _unreachable(self, cause: str) -> RollcastError:
         return Unreachable(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 from aiohttp import web
@@ -70,6 +71,29 @@ async def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> 
     left = [503, 429]
     found, asked = await score(lambda body: web.Response(status=left.pop()) if left else scores(body), concurrency=1)
     assert (len(found), len(asked)) == (2, 4)
+
+
+async def test_a_server_that_stays_busy_is_named_with_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "backoff_delays_s", lambda *_, **__: [0.0])  # as if the time were over then
+    with pytest.raises(Unreachable) as caught:
+        await score(lambda body: web.Response(status=503, text="loading the model"))
+    assert "no answer within 300 s" in caught.value.cause
+    assert "status 503: loading the model" in caught.value.cause
+
+
+async def test_the_configured_time_is_the_only_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP library's own limit of 300 s ended longer waits."""
+    limits = []
+    made = aiohttp.ClientSession
+
+    def session(**given: Any) -> aiohttp.ClientSession:
+        opened = made(**given)
+        limits.append(opened.timeout.total)
+        return opened
+
+    monkeypatch.setattr(endpoint.aiohttp, "ClientSession", session)
+    await score(scores)
+    assert limits == [None]
 
 
 @pytest.mark.parametrize(
