@@ -19,8 +19,9 @@ class Recall(vf.Task[Told]):
 class Numbers(vf.Taskset[Recall]):
     def load(self):
         random = Random(7)
-        for number in random.sample(range(1000, 10000), 4000):
-            said = str(number) if random.random() < 1 / 3 else str(random.randrange(1000, 10000))
+        for _ in range(4000):
+            number = random.randrange(10, 100)
+            said = str(number) if random.random() < 1 / 3 else str(random.randrange(10, 100))
             yield Recall(Told(prompt=f"it is {number}:", number=str(number), teacher=["ok", said]))
 
 
