@@ -30,8 +30,13 @@ class FirstTurnScorer:
         self._numbers = itertools.count(1)
 
     async def start(self) -> None:
-        """Start the verifiers and the environments; see Scorer."""
-        await asyncio.gather(self._scorer.start(), self._pool.start())
+        """Start the verifiers and the environments; see Scorer. If either does not start, the other one is stopped."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._scorer.start())
+                group.create_task(self._pool.start())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
         """Return the verdicts in the order of the items; see Scorer."""

@@ -105,9 +105,7 @@ class Problems:
             if first_turns is not None:
                 first_turns.form = tokenizer.tool_format
         except BaseException:
-            loading.cancel()
-            thread.close()
-            await scorer.close()
+            await _stop(loading, thread, scorer)
             raise
         problems = cls(tokenizer, scorer, thread, loading, volatility, config.sampling.stop_strings, environments)
         problems._keep(sampled)
@@ -130,10 +128,7 @@ class Problems:
 
     async def close(self) -> None:
         """Stop the verifiers and the thread."""
-        self._loading.cancel()
-        await asyncio.gather(self._loading, return_exceptions=True)
-        self._thread.close()
-        await self._scorer.close()
+        await _stop(self._loading, self._thread, self._scorer)
 
     async def sample(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
         """Return the next problems of the mixture; ``steps``: see SupplyPrompts.
@@ -250,6 +245,14 @@ class Problems:
             result = await self._thread.run(lambda: work(loaded.mixture))
         loaded.skips.log_changes(time.monotonic())
         return result
+
+
+async def _stop(loading: asyncio.Task[Loaded], thread: TaskThread, scorer: Scorer) -> None:
+    """Stop loading before the scorer, which it may be starting."""
+    loading.cancel()
+    await asyncio.gather(loading, return_exceptions=True)
+    thread.close()
+    await scorer.close()
 
 
 def _environments(config: CoordinatorConfig) -> EnvironmentPool | None:

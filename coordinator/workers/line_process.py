@@ -66,6 +66,7 @@ class LineProcess:
         self._stderr_reader: asyncio.Task[None] | None = None
         self._stderr_tail = b""
         self._unread = b""
+        self._reading = asyncio.Lock()  # stdout has one reader: a kill reads its rest after a ``receive`` that waits
 
     @property
     def pid(self) -> int | None:
@@ -136,10 +137,11 @@ class LineProcess:
         """
         if self._process is None or self._process.stdout is None:
             raise WorkerDied("it is not running")
+        stdout = self._process.stdout
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s), self._reading:
                 while b"\n" not in self._unread:
-                    data = await self._process.stdout.read(READ_BYTES)
+                    data = await stdout.read(READ_BYTES)
                     if not data or len(self._unread) > self._line_bytes_max:
                         raise WorkerDied("it ended" if not data else "its answer is too long")
                     self._unread += data
@@ -152,7 +154,7 @@ class LineProcess:
             raise WorkerDied("its answer is not JSON") from None
 
     async def kill(self) -> None:
-        """Kill the process group now and wait until it has ended."""
+        """Kill the process group now and wait until it has ended; a ``receive`` that waits raises WorkerDied."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -162,8 +164,9 @@ class LineProcess:
         assert process.stdout is not None
         process.stdin.close()
         async with deadline(DEATH_TIMEOUT_S, f"a killed {self._name} process to end"):
-            while await process.stdout.read(READ_BYTES):
-                pass
+            async with self._reading:
+                while await process.stdout.read(READ_BYTES):
+                    pass
             if self._stderr_reader is not None:
                 await self._stderr_reader
             await process.wait()

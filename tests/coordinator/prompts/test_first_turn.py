@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+
+import pytest
 
 from coordinator.environments.answers import EnvironmentFailed
 from coordinator.environments.games import Reply
 from coordinator.prompts.first_turn import FirstTurnScorer
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.verifiers.scorer import Failed, Scored, ScoreItem, Verdict
+from rollcast.runtime.errors import TaskError
 from tests.coordinator.environments.fake_pool import FakePool
 
 GAME = Problem("game:1", "1+2=", "", {"environment": "sums", "seed": 5})
 
 
 class EchoScorer:
+    """``stopped``: whether its start, which never ends, was cancelled."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    async def start(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.stopped = True
+
     async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
         return [Scored(item.key, Score(0.5, False)) for item in items]
 
@@ -33,3 +48,15 @@ async def test_a_problem_with_an_environment_is_played_for_one_turn() -> None:
     assert [turn.last for turn in pool.turns] == [True, True]
     assert pool.seeds == [5, 5]
     assert all(episode < 0 for episode in pool.closed)
+
+
+class BrokenPool(FakePool):
+    async def start(self) -> None:
+        raise TaskError("there is no such environment")
+
+
+async def test_environments_that_do_not_start_stop_the_verifiers_that_are_starting() -> None:
+    verifiers = EchoScorer()
+    with pytest.raises(TaskError, match="no such environment"):
+        await FirstTurnScorer(BrokenPool(), verifiers).start()
+    assert verifiers.stopped

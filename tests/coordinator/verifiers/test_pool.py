@@ -21,6 +21,7 @@ from coordinator.tasks.checks.task import Problem, Score
 from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.pool import VerifierPool
 from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, Failed, Scored, ScoreItem, Verdict, score_again
+from coordinator.workers.line_process import LineProcess
 from rollcast.runtime.errors import TaskError
 from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
 
@@ -260,6 +261,16 @@ async def test_pool_fails_when_processes_do_not_restart(
         assert words in str(failures[0])
         with pytest.raises(TaskError, match=words):
             await pool.score([item(99, ANY, "fine")])
+
+
+async def test_a_process_that_is_killed_while_it_starts_does_not_start() -> None:
+    silent = LineProcess((sys.executable, "-c", "import time; time.sleep(60)"), {}, name="silent")
+    starting = asyncio.create_task(silent.start())
+    while silent.pid is None:  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0)
+    await silent.kill()
+    with pytest.raises(TaskError, match="a silent process did not start"):
+        await starting
 
 
 async def test_close_leaves_no_process_and_no_waiter(tmp_path: Path) -> None:
