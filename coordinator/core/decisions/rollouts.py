@@ -378,7 +378,8 @@ def batch_requested(state: CoreState, event: BatchRequested, now: float) -> list
     """Serve a recorded batch again, or form this one as soon as there is enough."""
     batches = state.batches
     if batches.is_recorded(event.step):
-        return [ServeBatch(event.step, replayed=True)]
+        unseen = state.unseen.newest if event.step + 1 == batches.recorded else ()
+        return [ServeBatch(event.step, replayed=True, unseen=unseen)]
     if batches.recording is not None and batches.recording.step == event.step:
         return []  # served when it is recorded
     if event.step != batches.next_step or event.step >= state.settings.steps:

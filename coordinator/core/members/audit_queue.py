@@ -30,6 +30,8 @@ class AuditQueue:
     def __init__(self, secret: int) -> None:
         self._secret = secret.to_bytes(16, "little", signed=True)
         self._waiting: OrderedDict[RolloutId, Unseen] = OrderedDict()
+        self.newest: tuple[Unseen, ...] = ()
+        """The rollouts beside the newest batch. They are served with it again if the learner did not receive it."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -53,7 +55,8 @@ class AuditQueue:
             unseen = self._waiting.popitem(last=False)[1]
             if unseen.oldest_version >= oldest_kept:
                 taken.append(unseen)
-        return tuple(taken)
+        self.newest = tuple(taken)
+        return self.newest
 
     def discard(self, peer_id: PeerId) -> None:
         """Discard the rollouts of a convicted peer, about which nothing more has to be found out."""

@@ -84,7 +84,14 @@ def test_dropped_groups_are_judged_beside_the_next_batch() -> None:
     (served,) = only(actions, ServeBatch)
     assert [(one.peer_id, one.evaluated) for one in served.unseen] == [(A, None)] * 2
     (again,) = only(world.handle(BatchRequested(Step(0))), ServeBatch)
-    assert again.unseen == (), "a replayed batch is trained on, and nothing else"
+    assert (again.replayed, again.unseen) == (True, served.unseen), "the learner may not have received it"
+    world.handle(BatchRequested(Step(1)))
+    for _ in range(3):
+        world.handle(wants("a", 4))
+        world.finish("a")
+    assert world.core.recorded_batches == 2
+    (older,) = only(world.handle(BatchRequested(Step(0))), ServeBatch)
+    assert older.unseen == (), "of an older batch the learner has reported its findings"
 
 
 @pytest.mark.parametrize(("judged", "on_trial"), [(0, 2), (PROBATION_ROLLOUTS, 0)])
