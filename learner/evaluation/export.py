@@ -69,7 +69,7 @@ def export(
         ModelError: the policy matches no published architecture, has no adapters although they are wanted alone, or
             the target is not empty or cannot be written.
     """
-    _check_free(target)
+    check_free(target)
     policy = _newest(run_folder) if version is None else published(run_folder, Version(version))
     source = tokenizer_folder or RunFolder(run_folder).model
     stage = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -96,7 +96,12 @@ def export(
     return Exported(policy.step, target, written)
 
 
-def _check_free(target: Path) -> None:
+def check_free(target: Path) -> None:
+    """Check that a folder can be created.
+
+    Raises:
+        ModelError: something is there.
+    """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ModelError(f"{target} exists already", cause="nothing is overwritten", fix="choose another folder")
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import structlog
 
 from learner.checkpoints.checkpoint import Checkpoints, HostState, configured_folder
 from learner.distributed.processes import TrainerOf, run_processes
-from learner.evaluation.export import export
+from learner.evaluation.export import check_free, export
 from learner.supervised.config import SftConfig
 from learner.supervised.examples import Examples, read_examples, read_tokenizer
 from learner.supervised.session import Plan, Report, Session
@@ -69,6 +71,8 @@ def train(config: SftConfig, make_trainer: TrainerOf, report: Report, stop: thre
     """Train in this thread; see run. Returns False if stopped before all steps were done."""
     began_s = time.monotonic()
     folder = RunFolder(config.run_folder).prepare()
+    if config.export is not None and not _is_exported(config.export, folder):
+        check_free(config.export)
     write_atomically(folder.config / "sft.json", dump_json(config).encode())
     tokenizer = read_tokenizer(config)
     examples = read_examples(config, tokenizer)
@@ -100,10 +104,18 @@ def _finish(config: SftConfig, folder: RunFolder, examples: Examples, plan: Plan
         "examples_trained": len(plan.examples),
     }
     if config.export is not None:
-        if not config.export.exists():
+        if not _is_exported(config.export, folder):
             export(config.run_folder, config.export, tokenizer_folder=config.model_folder)
         summary["export"] = str(config.export)
     write_json(folder.summary, summary)
+
+
+def _is_exported(target: Path, folder: RunFolder) -> bool:
+    """Return whether this run has ended before, with this export."""
+    if not (target.exists() and folder.summary.exists()):
+        return False
+    found: bool = json.loads(folder.summary.read_text()).get("export") == str(target)
+    return found
 
 
 def _log_plan(config: SftConfig, examples: Examples, plan: Plan) -> None:

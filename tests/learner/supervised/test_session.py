@@ -20,7 +20,7 @@ from learner.supervised.service import run, train
 from learner.supervised.session import Plan
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
-from rollcast.runtime.errors import CheckpointError, TaskError
+from rollcast.runtime.errors import CheckpointError, ModelError, TaskError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.text.hub_tokenizer import HubTokenizer
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
@@ -77,6 +77,9 @@ def test_training_lowers_the_loss_and_its_model_can_be_loaded(tmp_path: Path) ->
     steps = metrics(config)
     assert [line["step"] for line in steps] == list(range(1, 11))
     assert [line["learning_rate"] for line in (steps[0], steps[-1])] == pytest.approx([0.01, 0.0019], rel=1e-3)
+    assert trained(config)  # all is done, its export too
+    with pytest.raises(ModelError, match="exists already"):  # another run's model, which was reported as this one's
+        trained(config.model_copy(update={"run_folder": tmp_path / "other"}))
 
 
 def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
