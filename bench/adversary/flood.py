@@ -25,9 +25,8 @@ import aiohttp
 import psutil
 
 from bench.adversary.hostile_sockets import CONNECTIONS
-from bench.fleet.process import CoordinatorProcess, RunShape
+from bench.fleet.process import CoordinatorProcess, RunShape, wait_until_listening
 from bench.machine import Outcome
-from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.windows import percentile_of
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.enrol import Enrolment, enrol
@@ -52,18 +51,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
         coordinator = CoordinatorProcess(Path(folder), Identity.generate(), RunShape())
         coordinator.start()
         try:
-            _wait_for(coordinator)
+            wait_until_listening(coordinator, _START_S)
             return asyncio.run(_measure(coordinator, Path(folder), arguments))
         finally:
             coordinator.kill()
-
-
-def _wait_for(coordinator: CoordinatorProcess) -> None:
-    ends_s = time.monotonic() + _START_S
-    while not coordinator.listening():
-        if time.monotonic() > ends_s:
-            raise WaitTimedOut("the coordinator does not listen", fix=f"see {coordinator.log}")
-        time.sleep(0.05)
 
 
 @dataclass(slots=True)
@@ -133,7 +124,8 @@ async def _window(coordinator: CoordinatorProcess, members: list[Enrolment], htt
 async def _honest(member: Enrolment, http_url: str, window: Window, ends_s: float) -> None:
     """Upload and ask in turn, with a session open; what is uploaded is of no lease, and is answered as fenced."""
     rollout = pb.Rollout(lease_id=1, fencing_token=1, group_id=1)
-    async with _session(member) as stub, aiohttp.ClientSession() as client:
+    hello = pb.Hello(protocol=range_to_pb(), role="peer", name="honest", concurrent_rollouts=1)
+    async with kept_session(member, hello) as stub, aiohttp.ClientSession() as client:
         while time.monotonic() < ends_s:
             async with _timed(window):
                 await stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=_ANSWER_S)
@@ -154,12 +146,11 @@ async def _timed(window: Window) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _session(member: Enrolment) -> AsyncIterator[Any]:
-    """Open a session and keep it with heartbeats."""
+async def kept_session(member: Enrolment, hello: pb.Hello) -> AsyncIterator[Any]:
+    """Open a member's session, keep it with heartbeats, and yield the stub of its channel."""
     channel = open_channel(member.grpc_address, member.credentials)
     stub: Any = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
     session = stub.Session()
-    hello = pb.Hello(protocol=range_to_pb(), role="peer", name="honest", concurrent_rollouts=1)
     await session.write(pb.PeerMessage(hello=hello))
     await session.read()
 

@@ -17,13 +17,12 @@ from typing import Any
 
 import tomli_w
 
+from bench.adversary.flood import kept_session
 from bench.fleet.process import CoordinatorProcess, RunShape, wait_until_listening
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.identity import Identity
-from rollcast.wire.joining.enrol import Enrolment, enrol
-from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.joining.enrol import enrol
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
 
 LIES = ("http://127.0.0.1:{port}/x", "127.0.0.2:{port}", "/ip4/127.0.0.2/tcp/{port} 127.0.0.2:{port}")
@@ -42,8 +41,8 @@ def requests() -> float:
             coordinator.kill()
 
 
-class _Listener:
-    """A service that counts the connections to it, at every address of this machine."""
+class Listener:
+    """A service that counts the connections to it."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -57,8 +56,9 @@ class _Listener:
 
 
 @asynccontextmanager
-async def _listening() -> AsyncIterator[_Listener]:
-    made = _Listener()
+async def listening() -> AsyncIterator[Listener]:
+    """Listen at every address of this machine, 127.0.0.1 and 127.0.0.2 among them."""
+    made = Listener()
     server = await asyncio.start_server(made.connected, "0.0.0.0", 0)
     made.port = server.sockets[0].getsockname()[1]
     try:
@@ -69,11 +69,11 @@ async def _listening() -> AsyncIterator[_Listener]:
 
 async def _count(coordinator: CoordinatorProcess, folder: Path) -> float:
     own = Identity.load_or_create(folder / "victim" / "identity.key")
-    async with _listening() as third_party, _listening() as honest, AsyncExitStack() as sessions:
+    async with listening() as third_party, listening() as honest, AsyncExitStack() as sessions:
         await sessions.enter_async_context(_member(coordinator, "origin", Identity.generate(), folder, ""))
         advertised = [lie.format(port=third_party.port) for lie in LIES] + [f"127.0.0.1:{honest.port}"]
         for address in advertised:
-            await sessions.enter_async_context(_member(coordinator, "peer", _below(own), folder, address))
+            await sessions.enter_async_context(_member(coordinator, "peer", identity_below(own), folder, address))
         victim = _start_victim(coordinator, folder)
         try:
             async with deadline(_DIALLED_S, "the peer to dial the honest member"):
@@ -84,7 +84,7 @@ async def _count(coordinator: CoordinatorProcess, folder: Path) -> float:
         return float(third_party.connections)
 
 
-def _below(other: Identity) -> Identity:
+def identity_below(other: Identity) -> Identity:
     """Return an identity with a smaller peer id: of two that relay to each other, the other one dials."""
     while (made := Identity.generate()).peer_id >= other.peer_id:
         pass
@@ -107,23 +107,7 @@ async def _member(
 ) -> AsyncIterator[None]:
     """Keep a session open that advertises this address."""
     place = folder / str(identity.peer_id)
-    joined: Enrolment = await enrol(coordinator.invite(role), identity, place, _JOIN_S)
-    channel = open_channel(joined.grpc_address, joined.credentials)
-    stub: Any = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-    session = stub.Session()
+    joined = await enrol(coordinator.invite(role), identity, place, _JOIN_S)
     hello = pb.Hello(protocol=range_to_pb(), role=role, name=role, concurrent_rollouts=8, advertise=advertise)
-    await session.write(pb.PeerMessage(hello=hello))
-    await session.read()
-
-    async def beat() -> None:
-        for sequence in range(1, 1 << 30):
-            await session.write(pb.PeerMessage(heartbeat=pb.Heartbeat(sequence=sequence, state="idle")))
-            await asyncio.sleep(1.0)
-
-    beating = asyncio.create_task(beat())
-    try:
+    async with kept_session(joined, hello):
         yield
-    finally:
-        beating.cancel()
-        session.cancel()
-        await channel.close(None)

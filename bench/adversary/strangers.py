@@ -1,10 +1,9 @@
 """Run the main job with hostile peers among its peers, real processes all, and compare its reward with a clean run's.
 
-One attacker at a time, each of another kind and with an invite of its own, joins ``HONEST`` honest peers, until it is
+One attacker at a time, each of another kind and with an invite of its own, joins the honest peers, until it is
 convicted or was there for STAY_STEPS steps; then the next one takes its place. Within a run every kind has its turn,
-and hostile is always the same share of the fleet: the learner takes STEP_S a step, so that there is time for all of
-them. No new one joins in the last fifth of the run, so that the evaluation
-after RL, of whose tokens nothing is audited, measures what was trained.
+and the hostile share of the fleet is always the same: the learner takes STEP_S a step, so that there is time for all of
+them. No new one joins in the last fifth of the run, so that the evaluation after RL measures what was trained.
 """
 
 from __future__ import annotations

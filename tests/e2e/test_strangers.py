@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+from bench.adversary.lured import LIES, identity_below, listening
 from peer.config import PeerConfig
 from peer.service import run
 from rollcast.wire.identity.identity import Identity
@@ -17,46 +17,10 @@ from tests.peer.engines.fake_engine import FakeEngine
 WAIT_S = 60.0
 
 
-class Listener:
-    """A service that counts the connections to it."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.connections = 0
-        self.reached = asyncio.Event()
-
-    def connected(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self.reached.set()
-        writer.close()
-
-
-@asynccontextmanager
-async def listener() -> AsyncIterator[Listener]:
-    """Listen at every address of this machine, 127.0.0.1 and 127.0.0.2 among them."""
-    made = Listener()
-    server = await asyncio.start_server(made.connected, "0.0.0.0", 0)
-    made.port = server.sockets[0].getsockname()[1]
-    try:
-        yield made
-    finally:
-        server.close()
-
-
-def identity_below(other: Identity) -> Identity:
-    """Return an identity with a smaller peer id: of two that relay to each other, the other one dials."""
-    while (made := Identity.generate()).peer_id >= other.peer_id:
-        pass
-    return made
-
-
-LIES = ("http://127.0.0.1:{port}/x", "127.0.0.2:{port}", "/ip4/127.0.0.2/tcp/{port} 127.0.0.2:{port}")
-
-
 async def test_members_addresses_direct_no_peer_to_third_parties(tmp_path: Path) -> None:
     """Members advertised services of others, and every peer of the run sent these requests."""
     no_dial_backs = changed(relay={"dial_back": False})  # nothing else than a plan may lead to the services
-    async with running(tmp_path / "run", no_dial_backs) as fleet, listener() as service, listener() as honest:
+    async with running(tmp_path / "run", no_dial_backs) as fleet, listening() as service, listening() as honest:
         folder = tmp_path / "peer"
         fields = {"name": "victim", "invite": fleet.invite("peer").encode(), "state_folder": folder}
         config = PeerConfig.model_validate({**fields, "role": "peer", "limits": {"polite": False}})
