@@ -39,7 +39,7 @@ def files_of(rows: Sequence[ChosenRow]) -> Files:
 def _task(one: ChosenRow, config: SkyConfig) -> dict[str, Any]:
     task = task_of(f"rollcast-{one.name}", one.row, config, f"{one.name}.peer.toml")
     run = task["run"].rstrip("\n") + f' --set "name=${_WORKER}"\n'
-    return {**task, "envs": {**task["envs"], _WORKER: one.name}, "run": run}
+    return {**task, "envs": {RELEASE: None, _WORKER: one.name}, "run": run}  # None: SkyPilot asks for --env
 
 
 def _script(rows: Sequence[ChosenRow], config: SkyConfig) -> str:

@@ -145,7 +145,7 @@ def task_of(name: str, row: PoolRow, config: SkyConfig, peer_file: str) -> dict[
         "num_nodes": 1,
         "resources": resources_of(row, config),
         "file_mounts": {"~/.rollcast/peer.toml": peer_file},
-        "envs": {RELEASE: config.release or None},  # SkyPilot asks for an empty one: --env
+        "envs": {RELEASE: config.release} if config.release else {},  # SkyPilot refuses an empty one
         "secrets": {INVITE: None},
         "setup": config.setup,
         "run": _RUN,

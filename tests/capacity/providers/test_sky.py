@@ -30,6 +30,7 @@ with (home / "arguments").open("a") as log:
 if what == "launch":
     name, task = rest[rest.index("--cluster") + 1], json.loads(Path(rest[-1]).read_text())
     assert task["secrets"] == {{"ROLLCAST_INVITE": None}} and "ROLLCAST_INVITE" in rest
+    assert None not in task["envs"].values()
     assert "--down" in rest and all(Path(path).exists() for path in task["file_mounts"].values())
     (home / name).write_text(os.environ["ROLLCAST_INVITE"])
 elif what == "status":
@@ -105,6 +106,15 @@ async def test_no_machine_is_started_that_could_not_install_rollcast(tmp_path: P
     with pytest.raises(ProviderFailed, match="from where a new machine installs") as found:
         await provider.start(WorkerTag("run", "a100-1", 1), SECRET, deadline_s=5.0)
     assert "providers.sky.release" in (found.value.cause or "")
+
+
+async def test_commands_of_its_own_install_rollcast_without_a_release(tmp_path: Path) -> None:
+    """SkyPilot refuses a task with a variable that has no value."""
+    home, path = fake_sky(tmp_path)
+    config = ProviderConfigs.model_validate({"sky": {"sky": str(path), "setup": "pip install ./rollcast"}})
+    tag = WorkerTag("run", "a100-1", 1)
+    await SkyProvider("sky", machines(dict(ROW)), config, tmp_path / "run").start(tag, INVITE, deadline_s=DEADLINE_S)
+    assert (home / cluster_name(tag)).exists()
 
 
 def test_the_task_runs_a_command_that_exists(tmp_path: Path) -> None:
