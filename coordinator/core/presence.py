@@ -223,9 +223,8 @@ class Presence:
         """
         state, actions = self._state, list[Action]()
 
-        def invite_of(peer_id: PeerId) -> str:
-            member = state.members.get(peer_id)
-            return "" if member is None else member.invite
+        def invite_of(peer_id: PeerId) -> str:  # of a peer that has left, too
+            return state.members.reputation(peer_id).invite
 
         verdicts = state.audit.add(event.step, event.audits, invite_of)
         reasons = {peer_id: state.audit.convicted()[peer_id] for peer_id in verdicts.convicted}

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.core.events.actions import CloseAttempt, Penalise
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
-from coordinator.core.events.events import RolloutReceived, RolloutStored, StepFinished
+from coordinator.core.events.events import PeerLeft, RolloutReceived, RolloutStored, StepFinished
 from coordinator.core.events.operator_events import PeerEnabled
 from coordinator.core.members.audit_book import ACCUSED_P, BEYOND_P, WINDOW_TOKENS, AuditBook, AuditRecord, Verdicts
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId
@@ -134,6 +134,15 @@ def test_new_identities_of_one_invite_cannot_share_the_evidence_among_them() -> 
     verdicts = book.add(Step(1), findings, one_invite)
     assert verdicts == Verdicts((), ("shared",))
     assert "4 of 80 judged" in book.suspended("shared") or "3 of 60 judged" in book.suspended("shared")
+
+
+def test_identities_that_left_before_their_rollouts_were_judged_are_added_up_too() -> None:
+    world = World()
+    for number in range(4):
+        world.handle(replace(joined(f"sybil-{number}"), invite="shared"))
+        world.handle(PeerLeft(PeerId(f"sybil-{number}"), "it has what it wanted"))
+    world.handle(StepFinished(Step(1), {}, tuple(found(f"sybil-{number}", beyond=1) for number in range(4))))
+    assert world.core._state.audit.suspended("shared")
 
 
 def test_a_suspended_invite_gives_no_work_to_those_that_have_not_proved_themselves() -> None:
