@@ -316,6 +316,7 @@ def _http_parts(coordinator: Coordinator) -> HttpParts:
         disk=coordinator.disk,
         orders=coordinator.start.orders,
         fleet_handle=coordinator.fleet_handle,
+        tokenizer=coordinator.problems.tokenizer,
         evaluations=coordinator.evaluations,
     )
 

@@ -25,7 +25,7 @@ from coordinator.metrics.sinks.sink import Sink
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.event_log import EventRows
-from coordinator.tasks.checks.task import Score
+from coordinator.tasks.checks.task import Problem, Score
 from rollcast.sim.kernel.rpc import Reply
 from rollcast.sim.kernel.sessions import Session
 from rollcast.sim.nodes.coordinator import CoordinatorNode
@@ -152,7 +152,8 @@ class ShownCoordinator(CoordinatorNode):
             case act.StoreEpisode():
                 self._written(ledger.store_episode(action, exact=action.reward >= 1.0))
             case act.RecordGroup():
-                self._written(ledger.record_group(action, '{"id":"simulated"}'))
+                problem = Problem(action.problem_id, "a simulated problem", "", {})
+                self._written(ledger.record_group(action, problem.to_json()))
             case act.CloseAttempt():
                 self._written(ledger.close_attempt(action))
             case act.CloseGroup():

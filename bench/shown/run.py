@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import string
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -31,6 +32,7 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.ids import PeerId, RunId, Version
+from rollcast.wire.text.tokenizer import Tokenizer
 
 RUN_ID = RunId("simulated")
 SLICE_S = 0.05  # of wall time, the longest slice simulated at once
@@ -213,4 +215,5 @@ def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpPa
         disk=DiskGuard(folder.root, free_bytes_min=0, ballast_bytes=0),
         orders=Orders(),
         fleet_handle=fleet_handle,
+        tokenizer=Tokenizer((), string.printable),
     )

@@ -15,6 +15,7 @@ from coordinator.api.invites import InviteActs, InviteRoutes
 from coordinator.api.observed_address import ObservedAddressRoutes
 from coordinator.api.operator import ActRoutes
 from coordinator.api.profiles import ProfileRoutes
+from coordinator.api.rollouts import RolloutRoutes
 from coordinator.api.speed_test import Speed
 from coordinator.api.suitability import SuitabilityRoutes
 from coordinator.api.views import ViewRoutes
@@ -42,6 +43,7 @@ from coordinator.views.registry import ViewedRun
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.web.assets import STATIC, Assets
 from rollcast.wire.ids import RunId
+from rollcast.wire.text.tokenizer import TextTokenizer
 
 PAGES = Path(__file__).parents[1] / "pages"
 
@@ -61,6 +63,7 @@ class HttpParts:
     disk: DiskGuard
     orders: Orders
     fleet_handle: FleetHandle
+    tokenizer: TextTokenizer
     evaluations: Evaluations | None = None  # None: there are no problems to evaluate, as in a simulated fleet
 
 
@@ -90,6 +93,7 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
     routes: list[Route | RawRoute] = [
         *health.routes(),
         *views.routes(),
+        *RolloutRoutes(coordinator.folder, coordinator.tokenizer).routes(),
         *TokenRoutes(tokens).routes(),
         *audit_routes(audit),
         *ActRoutes(shell.core, orders.give, previews, _fleet_limit(coordinator)).routes(),

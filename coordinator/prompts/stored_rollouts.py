@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rollcast.wire.text.data_files import optional_import
 from rollcast.wire.text.tokenizer import TextTokenizer
 
 SCANNED_MAX = 200_000  # rollouts that are looked at for their length, which the ledger has only in their bodies
+ROLLOUT_ID_MAX = 1 << 62
 _ROLES = {value: name.lower() for name, value in pb.SegmentRole.items()}
 _PEER_ID = "12D3KooW"  # begins the id of every peer; its event of joining, which has its name, may be archived
 
@@ -59,13 +61,37 @@ class RolloutFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A scored rollout as the ledger has it: nothing is decoded. ``state``: filled, trained or dropped.
+
+    ``version`` is the oldest of its segments; ``age``: see RolloutFilter, None if it was not trained on.
+    """
+
+    rollout_id: int
+    problem: Problem
+    sample_index: int
+    score: Score
+    version: int
+    peer: str
+    age: int | None
+    state: str
+    segments: Sequence[Any]  # pb.Segment
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(segment.token_ids) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """One segment of a rollout as text."""
+    """One segment of a rollout. ``reported_logprobs``: one a token, or none if the peer reported none."""
 
     role: str
     version: int
     peer: str
     text: str
+    token_ids: tuple[int, ...]
+    reported_logprobs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +102,6 @@ class StoredRollout(Sample):
     peer: str = ""
     age: int | None = None
     turns: tuple[Turn, ...] = ()
-    token_ids: tuple[int, ...] = ()
-    reported_logprobs: tuple[float, ...] = ()  # of generated tokens, as far as peers reported them
 
 
 def stored_rollouts(
@@ -89,55 +113,60 @@ def stored_rollouts(
         ConfigError: the run had no such peer.
         StoreError: the ledger cannot be read.
     """
-    chosen = chosen or RolloutFilter()
     with reading(folder.ledger) as connection:
         names = peer_names(connection)
-        condition, values = chosen.where(_ids_of(chosen.peer, names))
-        cursor = connection.execute(
-            "SELECT rollout_id, problem, sample_index, body, reward, exact, detail, parts, oldest_version,"
-            " rollouts.peer_id, CASE WHEN state = 'trained' THEN over_at_step - oldest_version END FROM scores"
-            " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index)"
-            f" JOIN groups USING (group_id) WHERE {condition} ORDER BY rollout_id DESC LIMIT ?",
-            (*values, SCANNED_MAX),
-        )
-        return list(_chosen(cursor, chosen, limit, tokenizer, names))
+        found = found_rollouts(connection, chosen or RolloutFilter(), names)
+        return [_decoded(one, tokenizer, names) for one in islice(found, limit)]
 
 
-def _chosen(
-    cursor: sqlite3.Cursor, chosen: RolloutFilter, limit: int, tokenizer: TextTokenizer, names: dict[str, str]
-) -> Iterator[StoredRollout]:
-    found = 0
-    for row in cursor:
-        segments = pb.Rollout.FromString(row[3]).segments
-        tokens = sum(len(segment.token_ids) for segment in segments)
-        if not (chosen.tokens_min or 0) <= tokens <= (tokens if chosen.tokens_max is None else chosen.tokens_max):
-            continue
-        yield _read(row, segments, tokenizer, names)
-        found += 1
-        if found == limit:
-            return
+def found_rollouts(
+    connection: sqlite3.Connection,
+    chosen: RolloutFilter,
+    names: dict[str, str],
+    above: int = -1,
+    below: int = ROLLOUT_ID_MAX,
+) -> Iterator[Found]:
+    """Yield the rollouts that a filter chooses, newest first, with ids between two that are excluded.
 
-
-def _read(
-    row: Sequence[Any], segments: Sequence[Any], tokenizer: TextTokenizer, names: dict[str, str]
-) -> StoredRollout:
-    rollout_id, problem, index, _, reward, exact, detail, parts, version, peer_id, age = row
-    token_ids = tuple(token for segment in segments for token in segment.token_ids)
-    score = Score(reward, bool(exact), detail, json.loads(parts))
-    sample = sample_of(TRAINING, version, Problem.from_json(problem), index, tokenizer.decode(token_ids), score)
-    turns = tuple(
-        Turn(_ROLES[one.role], one.version, names.get(one.peer_id, one.peer_id), tokenizer.decode(one.token_ids))
-        for one in segments
+    Raises:
+        ConfigError: the run had no such peer.
+    """
+    condition, values = chosen.where(_ids_of(chosen.peer, names))
+    cursor = connection.execute(
+        "SELECT rollout_id, problem, sample_index, body, reward, exact, detail, parts, oldest_version,"
+        " rollouts.peer_id, state, CASE WHEN state = 'trained' THEN over_at_step - oldest_version END FROM scores"
+        " JOIN rollouts USING (rollout_id) JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
+        f" WHERE rollout_id > ? AND rollout_id < ? AND {condition} ORDER BY rollout_id DESC LIMIT ?",
+        (above, below, *values, SCANNED_MAX),
     )
-    return StoredRollout(
-        **asdict(sample),
-        rollout_id=rollout_id,
-        peer=names.get(peer_id, peer_id),
-        age=age,
-        turns=turns,
-        token_ids=token_ids,
-        reported_logprobs=tuple(value for segment in segments for value in segment.reported_logprobs),
-    )
+    for rollout_id, problem, index, body, reward, exact, detail, parts, version, peer_id, state, age in cursor:
+        segments = pb.Rollout.FromString(body).segments
+        score = Score(reward, bool(exact), detail, json.loads(parts))
+        peer = names.get(peer_id, peer_id)
+        one = Found(rollout_id, Problem.from_json(problem), index, score, version, peer, age, state, segments)
+        if (chosen.tokens_min or 0) <= one.tokens <= (one.tokens if chosen.tokens_max is None else chosen.tokens_max):
+            yield one
+
+
+def turn_of(segment: Any, tokenizer: TextTokenizer, names: dict[str, str]) -> Turn:
+    """Return a segment with its text, which ends at its first stop token.
+
+    What follows a turn of the model begins with the stop token that the turn lacks, if its length ended it.
+    """
+    ids, stops = tuple(segment.token_ids), tokenizer.stop_ids
+    shown: Iterable[int] = ids
+    if segment.role != pb.ASSISTANT:
+        shown = dropwhile(lambda token: token in stops, ids)
+    peer = names.get(segment.peer_id, segment.peer_id)
+    logprobs = tuple(segment.reported_logprobs)
+    return Turn(_ROLES[segment.role], segment.version, peer, tokenizer.decode(shown), ids, logprobs)
+
+
+def _decoded(one: Found, tokenizer: TextTokenizer, names: dict[str, str]) -> StoredRollout:
+    text = tokenizer.decode(token for segment in one.segments for token in segment.token_ids)
+    sample = sample_of(TRAINING, one.version, one.problem, one.sample_index, text, one.score)
+    turns = tuple(turn_of(segment, tokenizer, names) for segment in one.segments)
+    return StoredRollout(**asdict(sample), rollout_id=one.rollout_id, peer=one.peer, age=one.age, turns=turns)
 
 
 def _ids_of(peer: str, names: dict[str, str]) -> list[str]:
@@ -165,7 +194,8 @@ def write_parquet(rollouts: Sequence[StoredRollout], path: Path) -> None:
     if path.exists():
         raise RunFolderError(f"{path} exists already", cause="nothing is overwritten", fix="choose another file")
     rows = [asdict(one) | {"parts": json.dumps(one.parts)} for one in rollouts]
-    turn = arrow.struct([("role", arrow.string()), ("version", arrow.int64()), *_texts(arrow, "peer", "text")])
+    tokens = [("token_ids", arrow.list_(arrow.int32())), ("reported_logprobs", arrow.list_(arrow.float32()))]
+    turn = arrow.struct([*_texts(arrow, "role", "peer", "text"), ("version", arrow.int64()), *tokens])
     schema = arrow.schema(
         [
             *_texts(arrow, "set", "problem_id", "prompt", "answer", "completion", "detail", "parts", "peer"),
@@ -173,8 +203,6 @@ def write_parquet(rollouts: Sequence[StoredRollout], path: Path) -> None:
             ("reward", arrow.float64()),
             ("exact", arrow.bool_()),
             ("turns", arrow.list_(turn)),
-            ("token_ids", arrow.list_(arrow.int32())),
-            ("reported_logprobs", arrow.list_(arrow.float32())),
         ]
     )
     try:

@@ -102,12 +102,21 @@ def samples(
         chosen = [one for one in evaluated(folder, set_name, version) if not (wrong and one.exact)][:limit]
     if json_output:
         for one in chosen:
-            print(json.dumps({name: value for name, value in asdict(one).items() if name not in _ONLY_IN_PARQUET}))
+            print(json.dumps(_without_tokens(asdict(one))))
         return 0
     console = Console()
     for one in chosen:
         _show(console, one)
     return 0
+
+
+def _without_tokens(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return a sample whose turns have neither token ids nor log-probabilities, which only Parquet files have."""
+    turns = [
+        {name: value for name, value in turn.items() if name not in _ONLY_IN_PARQUET}
+        for turn in sample.get("turns", ())
+    ]
+    return sample | {"turns": turns} if turns else sample
 
 
 def _show(console: Console, one: Any) -> None:
