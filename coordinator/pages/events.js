@@ -9,10 +9,10 @@ import { useFill, VirtualTable } from "/web/table.js";
 import { Aside } from "./aside.js";
 import { detailWords, fits, merged, storyOf, subjectHref, subjectWords, toneOf } from "./event_rows.js";
 import { Story } from "./story.js";
+import { Typed } from "./typed.js";
 
 const PAGE = 200;
 const KEPT_MAX = 5_000; // events in the list; filters find older ones
-const TYPING_MS = 250;
 const keyOf = (event) => String(event.id);
 
 const COLUMNS = [
@@ -87,20 +87,6 @@ function Filters({ wanted, kinds }) {
     <${Select} hideLabel label="Kind" value=${wanted.kind} onChange=${(kind) => setParams({ kind })} options=${options} />
     <${Typed} class="input event-subject" type="search" aria-label="About: a worker's name, or rollout 9, version 8" placeholder="About: worker, version 8…" value=${wanted.subject} onTyped=${(subject) => setParams({ subject: subject.trim() })} />
   </div>`;
-}
-
-/** An input that reports its text once the user stops typing. */
-function Typed({ value, onTyped, ...rest }) {
-  const [text, setText] = useState(value);
-  const timer = useRef(0);
-  useEffect(() => setText(value), [value]);
-  const onInput = (event) => {
-    const typed = event.target.value;
-    setText(typed);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => onTyped(typed), TYPING_MS);
-  };
-  return html`<input ...${rest} value=${text} onInput=${onInput} />`;
 }
 
 function Detail({ id, known: given }) {

@@ -7,7 +7,7 @@ import { age, compact, count, duration, fixed, known, NOTHING, percent, plural, 
 import { href, setParams } from "/web/router.js";
 import { ended, sentence } from "./head.js";
 import { SPANS, useHistory } from "./history.js";
-import { Ages, Outcomes } from "./rollouts.js";
+import { Ages, Outcomes } from "./outcomes.js";
 
 const SEVERITY = { critical: ["bad", "critical"], warning: ["warn", "warning"], info: ["", "info"] };
 const SPARK_POINTS = 60;

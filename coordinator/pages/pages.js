@@ -5,6 +5,7 @@ export const PAGES = [
   { name: "workers", title: "Workers", key: "w", load: () => import("./workers.js") },
   { name: "broadcast", title: "Broadcast", key: "b", load: () => import("./broadcast.js") },
   { name: "run", title: "Run", key: "r", load: () => import("./run.js") },
+  { name: "rollouts", title: "Rollouts", key: "l", load: () => import("./rollouts.js") },
   { name: "capacity", title: "Capacity", key: "c", load: () => import("./capacity.js") },
   { name: "events", title: "Events", key: "e", load: () => import("./events.js") },
   { name: "invites", title: "Invites", key: "i", load: () => import("./invites.js"), below: true },

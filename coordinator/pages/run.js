@@ -6,7 +6,7 @@ import { day, plural } from "/web/format.js";
 import { setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
 import { AgeSplit, BatchAge, Evaluation, Figure, FIGURES, Mismatch, Profile, Staleness, StepTimes } from "./run_charts.js";
-import { Outcomes } from "./rollouts.js";
+import { Outcomes } from "./outcomes.js";
 import { evaluations, missesRows, rewardParts, tableOf, withRows } from "./run_data.js";
 
 const POINTS = 2000;

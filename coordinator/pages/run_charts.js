@@ -3,7 +3,7 @@ import { html, useMemo } from "/web/vendor/htm-preact.js";
 import { Card } from "/web/parts.js";
 import { TimeChart } from "/web/charts.js";
 import { bytes, compact, duration, figure, fixed, known, percent, plural, shortId, words } from "/web/format.js";
-import { Ages } from "./rollouts.js";
+import { Ages } from "./outcomes.js";
 import { agePart, AGE_PARTS, figureLines, has, numbers, STEP_PARTS } from "./run_data.js";
 
 const SYNC = "run";

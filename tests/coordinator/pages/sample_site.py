@@ -16,6 +16,7 @@ from aiohttp import web
 import coordinator
 from rollcast.web.assets import STATIC, Assets
 from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
+from tests.coordinator.pages.sample_rollouts import sample_rollout, sample_rollouts
 from tests.coordinator.pages.sample_views import sample_history, sample_overview, sample_runs, sample_steps
 
 PAGES = Path(coordinator.__file__).parent / "pages"
@@ -44,6 +45,8 @@ class SampleSite:
         app.router.add_get("/api/v1/session", self._session)
         app.router.add_get("/api/v1/stream", self._stream)
         app.router.add_get("/api/v1/steps", self._steps)
+        app.router.add_get("/api/v1/rollouts", self._rollouts)
+        app.router.add_get("/api/v1/rollouts/{id}", self._rollout)
         app.add_routes(self.more)
         app.router.add_get("/api/v1/{name}", self._view)
         app.router.add_get("/{path:.*}", self._asset)
@@ -85,6 +88,13 @@ class SampleSite:
         run, from_step = request.query.get("run", "local"), int(request.query.get("from_step", 0))
         current = run == "local"
         return web.json_response(sample_steps(run, 87 if current else 200, 0.92 if current else 0.81, from_step))
+
+    async def _rollouts(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path_qs)
+        return web.json_response(sample_rollouts(dict(request.query)))
+
+    async def _rollout(self, request: web.Request) -> web.Response:
+        return web.json_response(sample_rollout(int(request.match_info["id"])))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         if self._access(request) == "anyone":
