@@ -114,7 +114,7 @@ def _jax(*, has_gpu: bool, roles: Sequence[Role]) -> Finding | None:
 def _compiler() -> Finding:
     """Return whether packages without wheels can be built: the extra p2p, and a package of the coordinator's."""
     headers = {"Python.h": Path(sysconfig.get_paths()["include"]) / "Python.h"}
-    missing = [] if shutil.which("gcc") or shutil.which("cc") else ["a C compiler"]
+    missing = [] if shutil.which("gcc") or shutil.which("cc") else ["C compiler"]
     missing += [name for name, path in headers.items() if not path.exists()]
     if not any(Path("/usr/include").glob("**/gmp.h")):
         missing.append("gmp.h (for the extra p2p)")

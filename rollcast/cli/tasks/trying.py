@@ -75,17 +75,16 @@ def try_task(
             return _play(config, problems, answers, console, json_output=json_output)
         pairs = list(zip(problems, _answers(problems, answers, console, ask=not json_output), strict=False))
     verdicts = asyncio.run(_score(config, pairs))
-    for (problem, text), verdict in zip(pairs, verdicts, strict=True):
-        facts = _facts(problem, text, verdict)
+    scored = [_facts(problem, text, verdict) for (problem, text), verdict in zip(pairs, verdicts, strict=True)]
+    for facts in scored:
         if json_output:
             print(json.dumps(facts))
         else:
             _show(console, facts)
-    failed = [one for one in verdicts if not hasattr(one, "score")]
+    failed = sum("failed" in facts for facts in scored)
     if failed:
-        raise NotScored(
-            f"{len(failed)} of {len(pairs)} completions could not be scored", cause="see above", fix="correct the check"
-        )
+        what = f"{failed} of {len(scored)} completions could not be scored"
+        raise NotScored(what, cause="see above", fix="correct the check")
     return 0
 
 
@@ -97,7 +96,7 @@ def _play(
     if answers is not None:
         say = turns_of(iter(_completion(line) for line in _lines(answers)))
     elif sys.stdin.isatty() and not json_output:
-        say = lambda: console.input("[bold]turn[/bold] ") or None  # noqa: E731
+        say = lambda: _typed(console, "turn") or None  # noqa: E731
     played = asyncio.run(play(config, problems, say, (lambda *_: None) if json_output else shown_on(console)))
     if json_output:
         for facts in played:
@@ -155,8 +154,17 @@ def _answers(problems: Sequence[Problem], file: Path | None, console: Console, *
     for problem in problems:
         console.print(Rule(problem.problem_id, align="left"))
         console.print(escape(problem.prompt), highlight=False)
-        found.append(console.input("[bold]answer[/bold] ") or problem.answer)
+        found.append(_typed(console, "answer") or problem.answer)
     return found
+
+
+def _typed(console: Console, asked: str) -> str:
+    """Return a line from the terminal; Ctrl-D is an empty one."""
+    try:
+        return console.input(f"[bold]{asked}[/bold] ")
+    except EOFError:
+        console.print()
+        return ""
 
 
 def _completion(line: str) -> str:

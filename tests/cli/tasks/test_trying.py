@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from coordinator.tasks.checks.task import Problem
+from rollcast.cli.tasks import trying
 from rollcast.cli.tasks.app import app
 from rollcast.cli.tasks.trying import try_task
 from rollcast.runtime.errors import ConfigError, NotScored
@@ -44,6 +47,16 @@ def test_a_function_that_raises_shows_its_traceback(tmp_path: Path, capsys: pyte
     with pytest.raises(NotScored, match="1 of 1 completions"):
         try_task(tmp_path / "run.toml", n=1)
     assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_the_end_of_input_stands_for_the_problems_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*_: object) -> str:
+        raise EOFError
+
+    console = Console()
+    monkeypatch.setattr(console, "input", ended)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    assert trying._answers([Problem("a", "1+1=", "2", {})], None, console, ask=True) == ["2"]
 
 
 def test_the_group_has_its_command() -> None:
