@@ -242,9 +242,9 @@ def _teacher(learner: Any) -> ModelConfig | None:
     """Return the model that the learner holds besides its own; None if there is none, or its folder is elsewhere."""
     if learner.teacher is None or learner.teacher.folder is None or not learner.teacher.folder.is_dir():
         return None
-    from rollcast.policy.hub.load import model_config
+    from learner.training.teacher import teacher_model
 
-    return model_config(learner.teacher.folder, precision="bfloat16", carrier=learner.model.carrier)
+    return teacher_model(learner.teacher.folder, learner)
 
 
 def _estimate_json(estimate: Estimate) -> dict[str, Any]:

@@ -121,8 +121,7 @@ class HubTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
         if self._chat.system and not any(one["role"] == "system" for one in messages):
             messages = [{"role": "system", "content": self._chat.system}, *messages]
-        rendered = self._template.render(messages, tools)
-        return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
+        return self.encode_rendered(self._template.render(messages, tools))
 
     def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Return the token ids between two turns of the policy; see TextTokenizer.
@@ -141,13 +140,13 @@ class HubTokenizer:
         _, mark, rest = self._template.render([*start, *given]).partition(_TURN)
         if not mark:
             raise TaskError("the model's chat template leaves out assistant turns", fix="use a template for chats")
-        ids = list(self._tokenizer.encode(rest, add_special_tokens=False).ids)
+        ids = self.encode_rendered(rest)
         return ids[1:] if ended and ids and ids[0] in self.stop_ids else ids
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without template and special tokens."""
         self._check(text)
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self.encode_rendered(text)
 
     def render(self, messages: Sequence[Message], *, answer_begins: bool) -> str:
         """Return a conversation in the chat template; see ChatTemplate.render.
