@@ -63,7 +63,7 @@ async def _episode(
             text = say()
             text = await pool.demonstrate(episode) if text is None else text
             if text is None:
-                raise EnvironmentFailed("its turns are over: it has no teacher; give --answers", retryable=False)
+                raise EnvironmentFailed("no answer is left: it has no teacher; give --answers", retryable=False)
             reply = await pool.step(episode, turn_of(text, "hermes", last=number + 1 == turns_max))
             show("policy", text)
             for message in reply.messages:
