@@ -18,7 +18,6 @@ from capacity.emit.chosen import ChosenRow, Files, peer_settings
 FILE = "workers.tf.json"
 INVITE_PARAMETER = "/rollcast/invite"
 _IMAGE_PARAMETER = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
-_SETUP = "python3 -m venv venv && venv/bin/pip install --quiet 'rollcast[peer] @ ${var.release}'"
 _BOOT = """\
 #!/bin/bash
 set -eu
@@ -29,7 +28,7 @@ aws ssm get-parameter --region %(region)s --with-decryption --name '${var.invite
   --query Parameter.Value --output text > invite.txt
 cat > peer.toml <<'END'
 %(peer)sEND
-%(setup)s
+python3 -m venv venv && venv/bin/pip install --quiet 'rollcast[peer] @ ${var.release}'
 systemd-run --unit=rollcast-peer --property=Restart=on-failure --working-directory=/opt/rollcast \\
   venv/bin/python -m rollcast.cli.main peer run peer.toml --set name=${each.key}
 """
@@ -112,7 +111,7 @@ def _instance(one: ChosenRow) -> dict[str, Any]:
         "iam_instance_profile": "${aws_iam_instance_profile.rollcast.name}",
         "metadata_options": {"http_tokens": "required"},
         "root_block_device": {"volume_size": "${var.disk_gb}", "volume_type": "gp3", "encrypted": True},
-        "user_data": _BOOT % {"region": region, "setup": _SETUP, "peer": tomli_w.dumps(_peer(one))},
+        "user_data": _BOOT % {"region": region, "peer": tomli_w.dumps(_peer(one))},
         "user_data_replace_on_change": True,
         "tags": {"Name": "rollcast-${each.key}", "rollcast": one.name},
     }

@@ -102,11 +102,11 @@ def reduced_at(programme: Programme, prices: Prices) -> Floats:
     return reduced
 
 
-def best_prices(programme: Programme, places: Ints, near: Prices | None) -> Prices | None:
+def best_prices(programme: Programme, places: Ints, near_copy_usd: float = 0.0) -> Prices | None:
     """Return the prices at which these workers' relaxation is dearest, its optimum; None if no set holds both rows.
 
     Args:
-        near: prices of a similar programme.
+        near_copy_usd: the price of a copy in a similar programme; 0: not known.
     """
     useful = float(programme.useful[places].sum())
     if useful < programme.rate_bought * (1 - TOLERANCE):
@@ -117,7 +117,7 @@ def best_prices(programme: Programme, places: Ints, near: Prices | None) -> Pric
         return low.prices
     if knapsacks.fewest_copies > programme.origin_feeds * (1 + TOLERANCE):
         return None
-    high = _without_a_gap(knapsacks, near.copy if near is not None and near.copy > 0 else low.prices.rate)
+    high = _without_a_gap(knapsacks, near_copy_usd or low.prices.rate)
     return _where_tangents_meet(knapsacks, low, high).prices
 
 

@@ -83,10 +83,10 @@ def priced(programme: Programme, near: Relaxation | None = None) -> Relaxation |
         return relax(programme, near)
     if not _may_hold(programme):
         return None
-    guess = None if near is None else Prices(near.duals["rate", ""], near.duals["relay", ""])
+    near_copy_usd = 0.0 if near is None else near.duals["relay", ""]
 
     def solve(working: Ints) -> tuple[Prices, Floats] | None:
-        prices = best_prices(programme, working, guess)
+        prices = best_prices(programme, working, near_copy_usd)
         return None if prices is None else (prices, reduced_at(programme, prices))
 
     found = _sifted(programme, near, solve)
@@ -161,12 +161,12 @@ def _sifted(
                 return None
             working = every
             continue
+        _, reduced = found
         outside = np.setdiff1d(every, working, assume_unique=True)
-        reduced = found[1][outside]
-        better = outside[reduced < -tolerance]
+        better = outside[reduced[outside] < -tolerance]
         if better.size == 0:
             return found
-        working = np.union1d(working, better[np.argsort(found[1][better], kind="stable")[:ADDED_COLUMNS]])
+        working = np.union1d(working, better[np.argsort(reduced[better], kind="stable")[:ADDED_COLUMNS]])
 
 
 def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -> Ints:

@@ -50,8 +50,8 @@ class Programme:
         origin_copy_usd: the same for the origin.
         rate_needed: R / T_train, or more where workers pause; None where no rate is enough.
         rate_bought: phi times that.
-        own_variance: the part of it that no other worker shares.
-        shared_deviation: root of the part that it shares with all workers of its region.
+        own_variance: of its useful rate, which it has with probability 1 - q: the part that no other worker shares.
+        shared_deviation: root of the part of that variance that it shares with all workers of its region.
         linearised_at: x at which the chance row is linearised; None: at 0.
     """
 
@@ -74,11 +74,6 @@ class Programme:
     own_variance: Floats
     shared_deviation: Floats
     linearised_at: Floats | None = None
-
-    @property
-    def variance(self) -> Floats:
-        """Variance of each worker's useful rate, which it has with probability 1 - q; shape [n]."""
-        return self.own_variance + self.shared_deviation**2
 
     def deviation(self, x: Floats) -> float:
         """Return the standard deviation of the rate of a set, or of parts of workers; rollouts/s."""

@@ -97,7 +97,7 @@ def test_the_tangent_of_the_chance_row_comes_to_rest_at_the_deviation() -> None:
     workers = [worker(number, preemptions_per_hour=1.0, lost_per_preemption_s=720.0) for number in range(40)]
     found = relax(programme_of(demand(chance_z=2.33), columns_of(demand(), workers), Split(20.0, 100.0)))
     assert found is not None
-    deviation = float(np.sqrt(found.programme.variance @ found.x))
+    deviation = float(np.sqrt(found.programme.own_variance @ found.x))
     at = found.programme.linearised_at
     assert at is not None
     assert found.programme.deviation(at) == pytest.approx(deviation, rel=1e-3)
@@ -146,7 +146,7 @@ def test_columns_of_a_split() -> None:
     assert programme.lower.tolist() == [0, 0, 1, 0]
     assert programme.upper.tolist() == [1, 0, 1, 0]
     assert programme.cost.tolist() == [1.0, 1.0, 0.75, 1.0]
-    assert programme.variance.tolist() == pytest.approx([0.81 * 0.09, 0, 0, 0])
+    assert programme.own_variance.tolist() == pytest.approx([0.81 * 0.09, 0, 0, 0])
     assert programme.rate_bought == 5.0
 
 
@@ -279,4 +279,4 @@ def test_no_prices_where_copies_are_missing_at_any_price(uplink: float, found: P
     workers = [worker(number, upload_bytes_per_second=0.0) for number in range(10)]
     wanted = demand(learner_upload_bytes_per_second=uplink)
     programme = programme_of(wanted, columns_of(wanted, workers), Split(20.0, 100.0))
-    assert best_prices(programme, np.arange(10), None) == found
+    assert best_prices(programme, np.arange(10)) == found
