@@ -41,6 +41,7 @@ class _Episode:
     turns: list[tuple[Turn, Reply]] = field(default_factory=list)
     lane: _Lane | None = None
     life: int = 0  # of the lane's worker that holds the game
+    asked: asyncio.Lock = field(default_factory=asyncio.Lock)  # a game is not closed while it works
 
 
 class _Lane:
@@ -187,7 +188,7 @@ class EnvironmentPool:
             return
         lane = episode.lane
         lane.episodes -= 1
-        async with lane.free:
+        async with episode.asked, lane.free:
             if not lane.process.alive or lane.process.life != episode.life:
                 return
             try:
@@ -219,7 +220,7 @@ class EnvironmentPool:
         await lane.begun()
         reason = ""
         for _ in range(ATTEMPTS_MAX):
-            async with lane.free:
+            async with episode.asked, lane.free:
                 await lane.ensure_started(self._random)
                 try:
                     return await self._play(lane, episode_id, episode, turn)
@@ -232,8 +233,8 @@ class EnvironmentPool:
         """Play what the lane's worker has not seen of the episode, then the turn."""
         process = lane.process
         if episode.life != process.life:
+            episode.life = process.life  # from here on there is a game to close, also if it does not begin
             start = parse_start(await process.ask("open", episode_id, seed=episode.seed))
-            episode.life = process.life
             self.replayed += episode.start is not None
             episode.start = episode.start or start
             self._compare(episode.start, start)

@@ -57,7 +57,8 @@ class FirstTurnScorer:
         try:
             await self._pool.open(episode, data["environment"], data["seed"])
             reply = await self._pool.step(episode, turn)
-            await self._pool.close_episode(episode)
         except EnvironmentFailed as failure:
             return Failed(item.key, "exception", failure.reason[-DETAIL_LENGTH_MAX:], failure.retryable)
+        finally:  # also if the learner hangs up meanwhile
+            await self._pool.close_episode(episode)
         return Scored(item.key, Score(reply.reward, reply.reward >= 1.0))

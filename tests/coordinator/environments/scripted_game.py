@@ -18,6 +18,8 @@ class ScriptedGame:
 
     def reset(self, seed: int) -> str:
         self._seed = seed
+        if seed == 404:
+            raise ValueError("there is no such game")
         return f"game {seed}"
 
     def step(self, text: str) -> Any:

@@ -128,6 +128,53 @@ async def test_an_answer_that_cannot_be_used_is_a_failure(pool: EnvironmentPool,
     assert pool.pids == pids
 
 
+async def test_a_game_that_does_not_begin_is_closed(pool: EnvironmentPool, tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed, match="there is no such game"):
+        await pool.open(EpisodeId(1), "scripted", 404)
+    assert closed(tmp_path) == ["404"]
+
+
+class SlowProcess:
+    """A worker of several games at once, which opens a game when ``opens`` is set."""
+
+    games_at_once, alive, life, stderr_end = 2, True, 1, ""
+
+    def __init__(self, _spec: EnvironmentSpec, _imports: Path) -> None:
+        self.opens = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def kill(self) -> None:
+        """Do nothing."""
+
+    async def ask(self, do: str, _episode: int, **_values: Any) -> Mapping[str, Any]:
+        self.asked.append(do)
+        if do == "open":
+            await self.opens.wait()
+        return {"messages": [{"role": "user", "content": "begin"}], "tools": []}
+
+
+async def test_a_game_is_closed_only_after_it_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has many at once; a group that is dropped closes those that are just beginning."""
+    monkeypatch.setattr("coordinator.environments.pool.EnvironmentProcess", SlowProcess)
+    pool, episode = EnvironmentPool({"slow": spec()}, 1, 8), EpisodeId(1)
+    await pool.start()
+    process = pool._lanes["slow"][0].process
+    assert isinstance(process, SlowProcess)
+    opening = asyncio.create_task(pool.open(episode, "slow", 7))
+    while not process.asked:  # noqa: ASYNC110 - the process is asked in a task
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(pool.close_episode(episode))
+    while len(pool):  # noqa: ASYNC110 - the same
+        await asyncio.sleep(0)
+    process.opens.set()
+    await asyncio.gather(opening, closing)
+    assert process.asked == ["open", "close"]
+    await pool.close()
+
+
 async def test_what_is_not_there_fails(pool: EnvironmentPool) -> None:
     with pytest.raises(EnvironmentFailed, match="no environment 'chess'"):
         await pool.open(EpisodeId(1), "chess", 7)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Reply
+from coordinator.environments.games import Reply, Turn
 from coordinator.prompts.first_turn import FirstTurnScorer
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.verifiers.scorer import Failed, Scored, ScoreItem, Verdict
 from rollcast.runtime.errors import TaskError
+from rollcast.wire.ids import EpisodeId
 from tests.coordinator.environments.fake_pool import FakePool
 
 GAME = Problem("game:1", "1+2=", "", {"environment": "sums", "seed": 5})
@@ -60,3 +61,19 @@ async def test_environments_that_do_not_start_stop_the_verifiers_that_are_starti
     with pytest.raises(TaskError, match="no such environment"):
         await FirstTurnScorer(BrokenPool(), verifiers).start()
     assert verifiers.stopped
+
+
+class SlowPool(FakePool):
+    async def step(self, episode: EpisodeId, turn: Turn) -> Reply:
+        self.turns.append(turn)
+        return await asyncio.get_running_loop().create_future()
+
+
+async def test_an_episode_is_closed_if_the_learner_hangs_up_meanwhile() -> None:
+    pool = SlowPool()
+    scoring = asyncio.create_task(FirstTurnScorer(pool, EchoScorer()).score([ScoreItem("a", GAME, "3")]))
+    while not pool.turns:  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0)
+    scoring.cancel()
+    await asyncio.gather(scoring, return_exceptions=True)
+    assert len(pool.closed) == 1
