@@ -38,7 +38,7 @@ def _failing(place: dict[str, Any]) -> list[str]:
 
 
 def _verdict(report: dict[str, Any]) -> list[str]:
-    verdict = report["verdict"]
+    verdict = report.get("verdict")  # a daemon of an earlier release does not report it
     if verdict is None:
         return []
     lines = [f"verdict   {verdict['state']}: {verdict['reason']}"]

@@ -114,6 +114,11 @@ def test_a_verdict_says_which_token_was_off_by_how_much_why_and_what_to_do() -> 
     ]
 
 
+def test_a_daemon_of_an_earlier_release_reports_no_verdict() -> None:
+    earlier = {key: value for key, value in REPORT.items() if key != "verdict"}
+    assert screen(earlier) == screen(REPORT)
+
+
 def test_newer_release_is_shown_with_its_upgrade() -> None:
     newer = {"ours": "0.1.0", "theirs": "0.2.0", "how": "let it finish, upgrade"}
     assert screen(REPORT | {"newer_release": newer}).splitlines()[-1] == (
