@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    names = [arguments.only] if arguments.only in EXAMPLES else [] if arguments.only else list(EXAMPLES)
+    names = [name for name in EXAMPLES if arguments.only in (None, name)]
     figures: dict[str, float] = {}
     missing: list[str] = []
     changed = retokenised_by_templates()
@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
             config = load(EXAMPLES[name], "up", settings)
             assert isinstance(config, UpConfig)
             changed += retokenised_in_run(Path(summary["run_folder"]), config.coordinator)
-        if arguments.only in ("", HOSTILE, None):
+        if arguments.only in (None, HOSTILE):
             figures |= asyncio.run(hostile.figures())
-        if not arguments.only:
+        if arguments.only is None:
             figures["turns_lost"] = turns.figures_of(KILLS)["turns_lost"]
     figures["retokenised"] = changed
     settings_used: dict[str, Any] = {"only": arguments.only or "", "set": arguments.set}
