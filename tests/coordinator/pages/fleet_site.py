@@ -178,8 +178,9 @@ class FleetSite(SampleSite):
             "publish_every_steps": {"value": 1, "least": 1, "most": 64, "configured": 1, "auto": False},
             "usd_per_hour_max": {"value": None, "least": 0, "most": None, "configured": None},
         }
+        facts = {"leases": {"open": 2}, "segments": [{"role": "assistant"}]}
         lines = [{"at_unix_s": NOW_UNIX_S, "text": "peer joined (gpu-1): gpu-1 as peer"}]
-        self.views["explain"] = {"title": "what happened", "facts": {}, "lines": lines}
+        self.views["explain"] = {"title": "what happened", "facts": facts, "lines": lines}
         audit = {"rollouts": 41, "tokens": 2600, "beyond": 3, "worst_nats": 0.02, "bound_nats": 0.01}
         record = AuditRecord(**audit, worst_rollout=812, worst_at=17, sampler="vllm-cpu", trained=38, left_out=3)
         convicted = "sent tokens that its seeds and versions do not give: 3 of 2600 judged"

@@ -105,6 +105,8 @@ async def test_a_worker_has_its_story_and_an_address(browser: Any, serve: Serve)
     async with signed_in(browser, site, "#/workers") as tab:
         await tab.page.locator(".vt-row:has-text('gpu-1')").click()
         await tab.shows(".fleet-side", "peer joined (gpu-1)")
+        await tab.shows(".fleet-side .story .facts", "open 2")
+        assert "[object" not in await tab.page.inner_text(".fleet-side")
         await tab.shows(".fleet-side", worker(1)["peer_id"])
         assert worker(1)["peer_id"] in await tab.page.evaluate("location.hash")
         await tab.page.keyboard.press("Escape")
