@@ -146,7 +146,7 @@ def decode(data: bytes, source: str) -> PlanDocument:
     Raises:
         PlanFileError: it is none, or of another schema; the message names the key.
     """
-    fix = "make it with `rollcast capacity plan --format json`"
+    fix = "make it with `rollcast capacity plan --out plan.json`"
     try:
         document = msgspec.json.decode(data)
     except msgspec.DecodeError as error:

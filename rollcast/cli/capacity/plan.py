@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -171,7 +172,7 @@ def documented(made: Plan, asked: Scenario) -> PlanDocument:
 
 
 def save(path: Path, document: PlanDocument) -> None:
-    """Write a plan as JSON, and say which command tests it.
+    """Write a plan as JSON, and say which command reads it next.
 
     Raises:
         RunFolderError: the file cannot be written.
@@ -180,7 +181,12 @@ def save(path: Path, document: PlanDocument) -> None:
         write_atomically(path, encode(document) + b"\n", mode=0o644)
     except OSError as error:
         raise run_folder_error(path.parent, error) from None
-    note([f"Saved {path}; `rollcast capacity validate {path}` simulates the promised run, `apply {path}` starts it."])
+    file = shlex.quote(str(path))
+    if document.plan.feasible:
+        next_step = f"`rollcast capacity validate {file}` simulates the promised run, `apply {file}` starts it"
+    else:
+        next_step = f"it has no workers, and `rollcast capacity explain {file}` says why"
+    note([f"Saved {path}; {next_step}."])
 
 
 def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) -> None:

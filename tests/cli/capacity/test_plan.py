@@ -166,6 +166,15 @@ def test_a_plan_is_saved_beside_its_table(tmp_path: Path, capsys: pytest.Capture
     assert call(capsys, "explain", str(file)).status == 0
 
 
+def test_an_infeasible_plan_is_saved_without_a_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "my plan.json"
+    found = call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1", "--out", str(file))
+    assert found.status == 2
+    assert f"`rollcast capacity explain '{file}'`" in found.err
+    assert "validate" not in found.err
+    assert "infeasible: " in call(capsys, "explain", str(file)).out
+
+
 def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "explain", *small_pool(tmp_path), "--largest-model")
     assert "The largest model of the catalogue with a sufficient set is" in found.out
