@@ -224,7 +224,7 @@ def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
         (peer_id, _LEASES_SHOWN),
     )
     lines = _events(connection, peer_id) + _events_by_cause(connection, f"peer {peer_id}")
-    for (lease_id,) in recent.fetchall():
+    for (lease_id,) in reversed(recent.fetchall()):
         lines += _lease_lines(_attempts(connection, "lease_id = ?", lease_id))
     return Story(f"peer {subject}", facts, _in_order(lines))
 

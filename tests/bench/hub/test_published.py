@@ -98,7 +98,7 @@ SUMMARY: dict[str, Any] = {
     "reward_after": 0.9,
     "wall_s": 80.0,
     "staleness_max_trained": 3,
-    "rollouts": {"issued": 10, "trained": 6, "open": 1, "dropped": {"stale": 2}},
+    "rollouts": {"issued": 10, "trained": 6, "turns": 0, "open": 1, "dropped": {"stale": 2}},
 }
 
 
