@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinator.tasks.checks.checker import Checker, Item, Outcome
+from coordinator.tasks.checks.checker import Checker, Item, Outcome, outcome_of
 from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.multi_task import Mixed
 from coordinator.tasks.rows import Rows
@@ -20,7 +20,7 @@ def checks_together(task: Task) -> bool:
 
 
 async def verify_many(task: Task, items: Sequence[Item], timeout_s: float) -> list[Outcome]:
-    """Return the outcomes of completions in their order, each within ``timeout_s``; an exception fails all of them."""
+    """Return the outcomes of completions in their order; see Checker.check_many for those that are scored at once."""
     outcomes: list[Outcome | None] = [None] * len(items)
     batches: dict[int, tuple[Checker, list[int], list[Item]]] = {}
     for index, (problem, text) in enumerate(items):
@@ -30,7 +30,7 @@ async def verify_many(task: Task, items: Sequence[Item], timeout_s: float) -> li
             places.append(index)
             batch.append((own, text))
         else:
-            outcomes[index] = adapter.verify(own, text)
+            outcomes[index] = outcome_of(adapter.verify, own, text)
     found = await asyncio.gather(*(checker.check_many(batch, timeout_s) for checker, _, batch in batches.values()))
     for (_, places, _), scores in zip(batches.values(), found, strict=True):
         for place, score in zip(places, scores, strict=True):

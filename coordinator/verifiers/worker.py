@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from coordinator.config.tasks import TaskConfig, users_code
 from coordinator.tasks.build import build_task, task_config_from_json
-from coordinator.tasks.checks.checker import Outcome
+from coordinator.tasks.checks.checker import Outcome, outcome_of
 from coordinator.tasks.checks.task import FailureReason, Problem, ScoringFailure, TaskAdapter
 from coordinator.tasks.multi_task import Mixed
 from coordinator.verifiers.batches import checks_together, verify_many
@@ -66,12 +66,7 @@ def main(build: BuildTask = build_task) -> int:
 
 def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> Verdict:
     """Score a completion; an exception of the verifier is a failure, never a reward."""
-    try:
-        return Scored("", task.verify(Problem.from_json(problem_json), completion))
-    except ScoringFailure as failure:
-        return _verdict_of(failure)
-    except Exception:
-        return Failed("", "exception", traceback.format_exc())
+    return _verdict_of(outcome_of(lambda: task.verify(Problem.from_json(problem_json), completion)))
 
 
 async def _score_together(

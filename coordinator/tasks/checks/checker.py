@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
 
@@ -40,8 +41,21 @@ class Checker(ABC):
         """
 
     async def check_many(self, items: Sequence[Item], timeout_s: float) -> list[Outcome]:
-        """Score completions at once, each within ``timeout_s``; an exception is a failure of them all."""
-        return [self.check(problem, text) for problem, text in items]
+        """Score completions at once, each within ``timeout_s``; an exception is a failure of them all.
+
+        Unless it is overridden, they are scored one by one, and each fails alone.
+        """
+        return [outcome_of(self.check, *item) for item in items]
+
+
+def outcome_of(check: Callable[..., Score], *arguments: object) -> Outcome:
+    """Return the score of one completion, or the failure that its check raises; any exception is one."""
+    try:
+        return check(*arguments)
+    except ScoringFailure as failure:
+        return failure
+    except Exception:
+        return ScoringFailure("exception", traceback.format_exc())
 
 
 def metadata_of(problem: Problem) -> dict[str, object]:

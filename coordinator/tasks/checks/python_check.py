@@ -53,6 +53,10 @@ class PythonChecker(Checker):
         return score_of(self._call(_arguments(ONE, problem, completion_text)))
 
     async def check_many(self, items: Sequence[Item], timeout_s: float) -> list[Outcome]:
+        if self._function is None:
+            self.warm_up()
+        if not self.together:  # in a sum with a check of batches
+            return await super().check_many(items, timeout_s)
         if not self._config.batch:
             return list(await asyncio.gather(*(self._check_async(*item, timeout_s) for item in items)))
         columns = zip(*(_arguments(ONE, *item).values() for item in items), strict=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.config.checks import CodeCheck, ExactCheck, PythonCheck
+from coordinator.config.checks import CodeCheck, ExactCheck, PythonCheck, SumCheck, SumPart
 from coordinator.config.tasks import JsonlTask, MixturePart, MixtureTask, ReasoningGymTask
 from coordinator.tasks.build import build_task, task_config_to_json
 from coordinator.tasks.checks.task import Problem, Score
@@ -341,3 +341,30 @@ async def test_a_mixture_scores_each_part_by_its_own_check(tmp_path: Path) -> No
     items = [(Problem(f"{name}/jsonl:0", "?", "yes", {}), "yes") for name in ("exact", "own", "exact")]
     outcomes = await verify_many(task, items, 5.0)
     assert outcomes == [Score(1.0, True), Score(3.0, True), Score(1.0, True)]
+
+
+async def test_a_completion_on_which_its_check_raises_fails_alone(tmp_path: Path) -> None:
+    """Also where checks that answer at once stand beside one that scores batches."""
+    code = (
+        "async def length(completion):\n    return len(completion)\n"
+        "def inverse(completion):\n    return 1 / len(completion)\n"
+    )
+    (tmp_path / "reward.py").write_text(code)
+    length, inverse = (
+        PythonCheck(kind="python", path=f"{tmp_path}/reward.py:{name}") for name in ("length", "inverse")
+    )
+    summed = SumCheck(kind="sum", parts=[SumPart(name="a", check=length), SumPart(name="b", check=inverse)])
+    parts = [
+        MixturePart(name=name, task=JsonlTask(kind="jsonl", path=tmp_path / "never-read.jsonl", check=check))
+        for name, check in (("sum", summed), ("inverse", inverse))
+    ]
+    task = build_task(MixtureTask(kind="mixture", parts=parts), 0)
+    task.warm_up()
+    items = [(Problem(f"{name}/jsonl:0", "?", "", {}), text) for name in ("sum", "inverse") for text in ("", "yes!")]
+    outcomes = await verify_many(task, items, 5.0)
+    assert [one.reward if isinstance(one, Score) else one.reason for one in outcomes] == [
+        "exception",
+        4.25,
+        "exception",
+        0.25,
+    ]
