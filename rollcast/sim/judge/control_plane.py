@@ -40,6 +40,7 @@ class Issued:
     peer_id: str
     seed: int
     oldest_version: int = 0  # with which its peer may generate; 0 after a restart
+    prefix_segments: int = 0  # of its lease: earlier attempts generated these, perhaps the same peer's
     rollout_id: int | None = None  # set once its rollout is being stored
     durable: bool = False
     made_turn: bool = False  # of an episode: nothing of it is in flight any more
@@ -288,6 +289,8 @@ class LedgerJudge:
                 issued = self.books.attempts.get((lease.lease_id, slot.sample_index))
                 if issued is None or issued.peer_id != action.peer_id:
                     self._blame("I11", f"lease {lease.lease_id} is sent but not recorded", lease.lease_id)
+                else:
+                    issued.prefix_segments = len(slot.prefix)
 
     def _close(self, action: act.CloseAttempt) -> None:
         books, key = self.books, (action.lease_id, action.sample_index)
@@ -340,7 +343,8 @@ class LedgerJudge:
         problem = self._problem(action.peer_id, rollout, issued.seed)
         if problem:
             self._blame("I7", f"lease {key[0]}, sample {key[1]}: {problem}", key[0])
-        own = [one.version for one in rollout.segments if one.peer_id == action.peer_id]
+        generated = rollout.segments[issued.prefix_segments :]
+        own = [one.version for one in generated if one.peer_id == action.peer_id]
         if min(own, default=issued.oldest_version) < issued.oldest_version:
             what = f"{issued.peer_id} answers lease {key[0]} with version {min(own)}, and had used"
             self._blame("version", f"{what} version {issued.oldest_version} before", key[0])

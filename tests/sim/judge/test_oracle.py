@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt
+from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, SendLeases, StoreRollout
 from coordinator.core.events.events import Prompt, Tick, WorkRequested
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup
 from rollcast.sim.judge.oracle import Oracle
 from rollcast.sim.kernel.trace import Trace
 from rollcast.sim.scenario import realistic, standard
 from rollcast.sim.settings import FleetSettings
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot
 
 ENDED_S = 1000.0  # the last fault
 FLEET = realistic(10)
@@ -108,3 +109,22 @@ def test_a_restarted_coordinator_gives_live_attempts_a_full_period() -> None:
     oracle.coordinator_started(2, Restored(incarnation=2, issued=1, groups=(group,)), 100.0)
     assert not ticked(oracle, 99.9 + LEASE_S)
     assert ticked(oracle, 100.0 + LEASE_S) == ["deadline"]
+
+
+def test_a_prefix_that_a_peer_generated_itself_is_no_older_version_of_its_own() -> None:
+    oracle = judge(standard(0))
+
+    def answered(lease: int, prefix: tuple[Segment, ...], *versions: int) -> bool:
+        own = tuple(Segment("assistant", Epoch(0), Version(one), PEER, (5,), b"\1") for one in versions)
+        ids = LeaseId(lease), FencingToken(lease), GroupId(lease)
+        grant = LeaseGrant(*ids, (2,), (Slot(0, 7, prefix),), Sampling(1.0, 8, (1,)), 10.0, Epoch(0), Version(0))
+        issued = RecordAttempt(*ids, 0, 7, PEER)
+        oracle.coordinator_handled(WorkRequested(PEER, 1), [issued, SendLeases(PEER, (grant,))], lease)
+        rollout = Rollout(*ids, 0, (*prefix, *own), "stop", 0.1)
+        oracle.coordinator_handled(WorkRequested(PEER, 1), [StoreRollout(RolloutId(lease), PEER, rollout)], lease)
+        return any(one.rule == "version" for one in oracle.violations)
+
+    before = (Segment("assistant", Epoch(0), Version(2), PEER, (4,), b"\1"),)
+    assert not answered(1, (), 3)
+    assert not answered(2, before, 3)
+    assert answered(3, before, 2)
