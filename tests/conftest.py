@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 import rollcast  # noqa: F401, before grpc, whose TLS it sets
@@ -52,6 +53,14 @@ def restored_numerics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     yield
     jax.config.update("jax_default_matmul_precision", before)
+
+
+@pytest.fixture(autouse=True)
+def _no_log_of_an_earlier_test() -> Iterator[None]:
+    """Return to the default logging after a test that configured it: its stream is closed with the test."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 def pytest_configure() -> None:

@@ -75,13 +75,13 @@ async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> N
     story = story_of(ledger, words)
     assert story.facts == {"id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
     assert story.names == {work.PEER: "atlas"}
-    assert whats(story) == [
+    assert set(whats(story)) == {  # in the order of their times, some of which are the same
         "peer joined (atlas): atlas as peer",
         "issued slot 0 of group 1: 1 trained in step 0",
         "issued slot 0 of group 2: 1 trained in step 0",
         "issued slot 0 of group 4: 1 dropped: stale",
         "issued slot 0 of group 5: 1 open",
-    ]
+    }
 
 
 async def test_a_peers_facts_have_what_audits_found(ledger: Path) -> None:
