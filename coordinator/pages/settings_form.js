@@ -1,5 +1,5 @@
 // S, kappa and the budget: changed while the run is running, after a preview.
-import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
+import { html, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { post, useGet } from "/web/api.js";
 import { known, usd } from "/web/format.js";
 import { Button, Field, Problem, toast } from "/web/parts.js";
@@ -43,7 +43,6 @@ export function SettingsForm({ onApplied }) {
   const canAct = useMay("operator");
   const [texts, setTexts] = useState({});
   const [state, setState] = useState({ busy: false, error: null });
-  useEffect(() => setTexts({}), [data]);
   const fields = data ? FIELDS.filter(({ key }) => data[key]) : [];
   const wrong = Object.fromEntries(fields.map((field) => [field.key, texts[field.key] === undefined ? "" : wrongWith(texts[field.key], data[field.key], field)]));
   const changes = useMemo(() => (data ? changesOf(texts, data) : {}), [texts, data]);
@@ -57,6 +56,7 @@ export function SettingsForm({ onApplied }) {
       setState({ busy: false, error: null });
       toast(`Applied: ${Object.entries(changes).map(([key, value]) => `${nameOf(key)} is ${written(key, value)}`).join(", ")}`, { tone: "good" });
       await reload();
+      setTexts((now) => Object.fromEntries(Object.entries(now).filter(([key, text]) => text !== texts[key]))); // keep what was typed meanwhile
       onApplied?.();
     } catch (caught) {
       setState({ busy: false, error: caught });

@@ -40,6 +40,7 @@ def test_pools_are_the_same_for_the_same_seed_and_of_every_setting() -> None:
     assert demand().budget_s == 420.0
 
 
+@pytest.mark.slow  # it times what the tests of the planner and of the command run anyway
 def test_it_times_whole_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["capacity_cli", "--repeats", "1", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]

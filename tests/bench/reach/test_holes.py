@@ -30,7 +30,13 @@ def test_two_port_restricted_homes_reach_each_other(method: holes.Method) -> Non
 
 
 @needs_network
-@pytest.mark.parametrize("pair", [("port-restricted", "port-restricted"), ("symmetric", "full-cone")])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("symmetric", "full-cone"),
+        pytest.param(("port-restricted", "port-restricted"), marks=pytest.mark.slow),
+    ],
+)
 def test_peers_whose_dials_a_coordinator_times_have_links(pair: tuple[Nat, Nat]) -> None:
     assert len(holes.punched(pair, holes.Tries("product", 3, 10.0))) == 3
 
@@ -42,6 +48,7 @@ def test_a_symmetric_home_is_reached_by_no_such_router(pair: tuple[Nat, Nat]) ->
 
 
 @needs_network
+@pytest.mark.slow  # it measures once more what the other tests try
 def test_figures_have_the_pair_in_their_names() -> None:
     figures = holes.run(_arguments("--tries", "2", "--pair", "full-cone+symmetric")).figures
     assert figures["tcp.full-cone+symmetric.through"] == figures["udp.full-cone+symmetric.through"] == 1.0

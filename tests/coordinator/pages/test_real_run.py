@@ -72,7 +72,10 @@ CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-t
 
 
 @pytest.mark.timeout(300)  # axe-core takes a second of processor time a page
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [look if look in ACTS_IN else pytest.param(*look, marks=pytest.mark.slow) for look in LOOKS],
+)
 async def test_every_page(browser: Any, run: ShownRun, width: int, scheme: str) -> None:
     async with opened(browser, run.page, width=width, scheme=scheme) as tab:
         for name, (title, data, main_act) in PAGES.items():
