@@ -19,7 +19,16 @@ from bench.systems.base import Broadcast, Case, System
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX
 from bench.wan.network import Sockets
-from bench.wan.scenarios import BEHIND_NAT, BITS_PER_BYTE, SCENARIOS, TROUBLES, Bound, fluid_bound, scenario
+from bench.wan.scenarios import (
+    BEHIND_NAT,
+    BITS_PER_BYTE,
+    SCENARIOS,
+    TROUBLES,
+    Bound,
+    fluid_bound,
+    own_bounds_s,
+    scenario,
+)
 from rollcast.runtime.errors import ConfigError, MissingExtra, ProcessFailed
 
 #: Name -> module of bench.systems.
@@ -170,8 +179,10 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
     whatever runs on the machine, ``cpu_share_system``, ``cpu_share_emulator`` and ``cpu_share_others`` are its parts:
     if the last one is large, the machine did other work, and the run means little.
     ``slowest_downlink_ratio`` is, for the receiver with the slowest downlink (the worst of several), its time / the
-    time that its own downlink needs. With trouble or routers the figures are of the broadcasts with them, ``vs_clean``
-    is their median time / that of the clean ones, and a peer that joined is timed from its joining.
+    time that its own downlink needs. ``worst_own_ratio`` and ``median_own_ratio`` are of each receiver's time / its own
+    bound, which no slower receiver excuses (bench.wan.scenarios.own_bounds_s). With trouble or routers the figures are
+    of the broadcasts with them, ``vs_clean`` is their median time / that of the clean ones, and a peer that joined is
+    timed from its joining.
     """
     case, counted = measured.case, measured.counted
     delivered_gb = len(case.receivers) * case.size_bytes / _GB
@@ -186,6 +197,8 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
         "first_copy_median_s": median(lambda one: min(one.seconds.values())),
         "bound_s": bound.seconds,
         "slowest_downlink_ratio": median(lambda one: _slowest_downlink_ratio(case, one)),
+        "worst_own_ratio": median(lambda one: max(_own_ratios(case, one))),
+        "median_own_ratio": median(lambda one: statistics.median(_own_ratios(case, one))),
         "source_bytes_ratio": median(lambda one: one.cost.source_bytes / case.size_bytes),
         "all_bytes_ratio": median(lambda one: one.cost.all_bytes / case.size_bytes),
         "cpu_s_per_gb": median(lambda one: one.cost.cpu_s / delivered_gb),
@@ -199,6 +212,12 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
         "runs_rejected": measured.rejected,
     }
     return found | _reported(counted) | _beside_clean(measured, bound)
+
+
+def _own_ratios(case: Case, one: Broadcast) -> list[float]:
+    """Return each receiver's time divided by its own bound, in no order."""
+    bounds_s = own_bounds_s(case.size_bytes, case.nodes)
+    return [seconds / bounds_s[number] for number, seconds in one.seconds.items()]
 
 
 def _slowest_downlink_ratio(case: Case, one: Broadcast) -> float:

@@ -188,6 +188,7 @@ def _figures(sums: Sums) -> dict[str, float]:
         figures[f"{verb}_memcpy_ratio"] = figures[f"{verb}_mb_s"] / memcpy
         figures |= {f"{name.replace(' ', '_mb_s_')}": rate for name, rate in rates.items()}
     figures["memcpy_mb_s"] = memcpy
+    figures["written_ratio"] = materialise.written_ratio()
     figures |= {name: float(np.median(values)) for name, values in sums.disk.items()}
     figures["decode_peak_extra_mib"] = sums.decode_peak_bytes / 2**20
     return figures

@@ -4,6 +4,10 @@ Two kinds of versions alternate: weights unrelated to those before, for which ev
 weights after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast.broadcast``: from the
 announcement to the last peer's verified copy, whose bytes are then compared with the learner's.
 
+``delta_time_ratio_from_freeze`` adds the time before: from the learner's state to the origin's durable copy. What the
+processes write is measured by the sizes of the files that they make; ``written_ratio`` is that of a store over many
+steps, the copies of states in memory included (``bench.broadcast.materialise``).
+
 Peers reserve the disk space for a delta's result ahead of its announcement; from then on this machine needs the memory
 for it (see ``bench.systems.rollcast_daemons.Daemons.populate_memory``). No other benchmark runs meanwhile.
 """
@@ -17,6 +21,7 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
+from bench.broadcast import materialise
 from bench.broadcast.broadcast import ended_by_sigterm, working_folder
 from bench.machine import Outcome, alone
 from bench.systems.base import Broadcast, Case
@@ -61,8 +66,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
         case = Case(nodes, size_bytes, sockets, folder, limit_s, bound.seconds, settings=_SETTINGS)
         with contextlib.closing(_pairs(case)) as pairs:
             valid, rejected = _measure(pairs, arguments.runs, bound)
+    found = figures(valid, rejected, bound) | {"written_ratio": materialise.written_ratio()}
     names = ("scenario", "mib", "runs", "scale", "congestion", "pace")
-    return Outcome({name: getattr(arguments, name) for name in names}, figures(valid, rejected, bound))
+    return Outcome({name: getattr(arguments, name) for name in names}, found)
 
 
 def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, float]:
@@ -75,6 +81,11 @@ def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, flo
     return {
         "delta_time_ratio": statistics.median(ratios),
         "delta_time_ratio_max": max(ratios),
+        "delta_time_ratio_from_freeze": median(
+            _from_freeze_s(pair.delta) / _from_freeze_s(pair.keyframe) for pair in pairs
+        ),
+        "step_written_ratio": median(max(_written(pair.delta, learner=False)) for pair in pairs),
+        "learner_written_ratio": median(max(_written(pair.delta, learner=True)) for pair in pairs),
         "delta_bytes_ratio": median(pair.delta.cost.all_bytes / pair.keyframe.cost.all_bytes for pair in pairs),
         "delta_s": median(pair.delta.last_s for pair in pairs),
         "keyframe_s": median(pair.keyframe.last_s for pair in pairs),
@@ -86,6 +97,16 @@ def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, flo
         "runs": len(pairs),
         "runs_rejected": rejected,
     }
+
+
+def _from_freeze_s(broadcast: Broadcast) -> float:
+    return broadcast.origin_s + broadcast.last_s
+
+
+def _written(delta: Broadcast, *, learner: bool) -> list[float]:
+    """Return the bytes that the learner, or each other process, wrote for a delta / the delta's bytes."""
+    written = [count for name, count in delta.written_bytes.items() if (name == "learner") == learner]
+    return [count / delta.encoding_bytes[-1] for count in written]
 
 
 def _pairs(case: Case) -> Generator[Pair, None, None]:

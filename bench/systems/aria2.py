@@ -17,15 +17,16 @@ from bench.wan.meter import Meter
 from bench.wan.network import Network
 from rollcast.runtime.errors import WaitTimedOut
 
-_TRACKER_PORT = 6969
-_PIECE_BYTES = 256 << 10
+TRACKER_PORT = 6969
+_PORT = 6881
+PIECE_BYTES = 256 << 10
 _TRACKER_START_S = 0.4
 _SEED_START_S = 2.0  # by then the seeder listens and has announced itself
 _POLL_S = 0.005
 _OPTIONS = (
     *("--no-conf", "--seed-ratio=0", "--enable-dht=false", "--bt-enable-lpd=false", "--enable-peer-exchange=false"),
     *("--bt-max-peers=0", "--file-allocation=none", "--bt-request-peer-speed-limit=1000M", "--bt-tracker-interval=2"),
-    *("--check-integrity=false", "--allow-overwrite=true", "--disable-ipv6=true", "--listen-port=6881"),
+    *("--check-integrity=false", "--allow-overwrite=true", "--disable-ipv6=true"),
     *("--console-log-level=warn", "--summary-interval=0"),
 )
 
@@ -50,8 +51,8 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
 def _broadcast(network: Network, case: Case) -> Broadcast:
     folders, payload, digest = prepare_nodes(case)
     torrent = case.folder / "payload.torrent"
-    tracker_url = f"http://{network.addresses[0]}:{_TRACKER_PORT}/announce"
-    libtorrent.make_torrent(payload, torrent, _PIECE_BYTES, tracker_url)
+    tracker_url = f"http://{network.addresses[0]}:{TRACKER_PORT}/announce"
+    libtorrent.make_torrent(payload, torrent, PIECE_BYTES, tracker_url)
     tracker = [sys.executable, str(ROOT / "bench" / "programs" / "tracker.py"), network.addresses[0]]
     processes = [network.spawn(0, tracker)]
     time.sleep(_TRACKER_START_S)
@@ -67,14 +68,19 @@ def _broadcast(network: Network, case: Case) -> Broadcast:
     return Broadcast(seconds, cost)
 
 
-def _start(network: Network, number: int, folder: Path, torrent: Path) -> subprocess.Popen[Any]:
-    """Start an aria2 that touches ``done`` in its folder once it holds and has checked every piece."""
+def command(folder: Path, torrent: Path, port: int, *, seeds: bool) -> list[str]:
+    """Return the command of an aria2 that touches ``done`` in its folder once it holds and has checked every piece."""
     hook = folder / "hook.sh"
     hook.write_text(f"#!/bin/sh\n: > {folder}/done\n")
     hook.chmod(0o755)
-    trust = "--bt-hash-check-seed=false" if number else "--bt-seed-unverified=true"
-    command = ["aria2c", *_OPTIONS, trust, f"--dir={folder}", f"--on-bt-download-complete={hook}", str(torrent)]
-    return network.spawn(number, command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    trust = "--bt-seed-unverified=true" if seeds else "--bt-hash-check-seed=false"
+    options = (*_OPTIONS, trust, f"--listen-port={port}", f"--dir={folder}", f"--on-bt-download-complete={hook}")
+    return ["aria2c", *options, str(torrent)]
+
+
+def _start(network: Network, number: int, folder: Path, torrent: Path) -> subprocess.Popen[Any]:
+    started = command(folder, torrent, _PORT, seeds=number == 0)
+    return network.spawn(number, started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def _wait(folders: list[Path], case: Case, started_s: float, started_at: float) -> dict[int, float]:

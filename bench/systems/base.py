@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -55,12 +55,18 @@ class Broadcast:
         seconds: seconds until each receiver held a verified copy, by its number; for one that joined, from its joining.
         reported_s: duration that the system itself reports, if it does.
         troubled: whether the case's trouble happened in it.
+        origin_s: seconds from the snapshot to the origin's durable copy, before the measured ones, if known.
+        encoding_bytes: bytes of the version's encodings, the keyframe's first, if known.
+        written_bytes: bytes that each process wrote to its versions' files, by its name, if known.
     """
 
     seconds: Mapping[int, float]
     cost: Cost
     reported_s: float | None = None
     troubled: bool = False
+    origin_s: float = 0.0
+    encoding_bytes: tuple[int, ...] = ()
+    written_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def last_s(self) -> float:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench.systems.base import Broadcast, Case, check_copies
 from bench.systems.rollcast_daemons import Daemons
@@ -90,6 +91,7 @@ class _Run:
         self._daemons = daemons
         self._case = case
         self._version = -1
+        self._origin_answer: dict[str, Any] = {}  # the learner's, once the origin holds the version
 
     def clean(self, content: str = "publish") -> Broadcast:
         """Publish one version and follow it to the last peer."""
@@ -98,7 +100,14 @@ class _Run:
         cost = meter.read()
         answer = self._peers_hold()
         self._check_copies(self._case.receivers)
-        return Broadcast(self._seconds(self._case.receivers), cost, reported_s=float(answer["t_bcast_s"]))
+        return Broadcast(
+            self._seconds(self._case.receivers),
+            cost,
+            reported_s=float(answer["t_bcast_s"]),
+            origin_s=float(self._origin_answer["seconds"]),
+            encoding_bytes=tuple(self._origin_answer["encoding_bytes"]),
+            written_bytes=self._daemons.written_bytes(self._origin_answer["started_at"]),
+        )
 
     def troubled(self, trouble: Trouble) -> Broadcast:
         """Publish one version with trouble in the middle of its broadcast, and end the trouble afterwards."""
@@ -147,7 +156,7 @@ class _Run:
         time.sleep(self._case.settle_s)
         self._version += 1
         self._daemons.send_command(content)
-        self._daemons.next_answer("origin_holds", self._case.limit_s)
+        self._origin_answer = self._daemons.next_answer("origin_holds", self._case.limit_s)
         if content == "update":
             self._daemons.populate_memory(self._version)
         meter = Meter(self._network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import tomli_w
 
 from bench.systems.base import ROOT, Case, Lines
-from bench.wan.network import Network
+from bench.wan.machines import Machines, family_cpu_s
 from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
@@ -83,7 +84,7 @@ class Log:
 class Daemons:
     """The processes of one run. The coordinator, the learner and the origin share the source's namespace."""
 
-    def __init__(self, network: Network, case: Case) -> None:
+    def __init__(self, network: Machines, case: Case) -> None:
         self._network = network
         self._case = case
         self._folder = RunFolder(case.folder / "run").prepare()
@@ -150,6 +151,14 @@ class Daemons:
         """Return the log of one process."""
         return self._logs.setdefault(name, Log(self._folder.logs / f"{name}.log"))
 
+    def process_ids(self) -> dict[str, int]:
+        """Return the process id of each daemon, by its name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def cpu_s(self, *names: str) -> float:
+        """Return the processor seconds that the named processes have used so far."""
+        return sum(family_cpu_s(self._processes[name].pid) for name in names)
+
     def last_words(self) -> str:
         """Return the last characters that each daemon printed on stderr."""
         paths = sorted(self._folder.logs.glob("*.err"))
@@ -162,12 +171,13 @@ class Daemons:
         return path
 
     def stored(self, number: int, version: int) -> Path:
-        """Return a peer's file of a version's state, or its state folder if there is no such file yet."""
+        """Return a peer's file of a version's state, on disk or in its memory, or its state folder if there is none."""
         folder = self._state_folder(number)
-        return next(folder.rglob(f"versions/**/{version}/0.data"), folder)
+        on_disk = next(folder.rglob(f"versions/**/{version}/0.data"), None)
+        return on_disk or next(iter(self._states_in_memory(number)), folder)
 
     def populate_memory(self, version: int) -> None:
-        """Back with memory the file that each peer allocated for the state that a delta will produce.
+        """Back with memory the file that each peer has for the state that a delta will produce.
 
         The host of a virtual machine reclaims free memory and gives it back page by page, at twenty times the cost of
         writing to it: with all peers on one machine and their files in memory, a delta's time would be mostly that.
@@ -181,9 +191,28 @@ class Daemons:
                     flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
                     mmap.mmap(stream.fileno(), 0, flags=flags, prot=mmap.PROT_READ).close()
 
+    def written_bytes(self, since_s: float) -> dict[str, int]:
+        """Return the bytes of the versions' files that each process has written since a Unix time, by its name.
+
+        Every such file is written once. The folders may be in memory, where the kernel counts no writes.
+        """
+        folders = {"learner": self._case.folder / "learner" / "versions", "origin": self._state_folder(0) / "versions"}
+        folders |= {f"peer-{number}": self._state_folder(number) / "versions" for number in self._case.receivers}
+        return {name: _bytes_since(folder, since_s) for name, folder in folders.items()}
+
     def _allocated_files(self, number: int, version: int) -> list[Path]:
         found = self._state_folder(number).rglob(f"versions/**/{version}/0.new")
-        return [path for path in found if path.stat().st_size >= self._case.size_bytes]
+        on_disk = [path for path in found if path.stat().st_size >= self._case.size_bytes]
+        return on_disk or self._states_in_memory(number)
+
+    def _states_in_memory(self, number: int) -> list[Path]:
+        """Return the anonymous files of a peer's states; see rollcast.wire.versions.state_memory."""
+        found = []
+        for path in Path(f"/proc/{self._processes[f'peer-{number}'].pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(path).startswith("/memfd:rollcast-state"):
+                    found.append(path)
+        return found
 
     def _learner_program(self, files: list[str]) -> list[str]:
         """Return the publishing program and its arguments; bench.programs.noise_learner has what it must print."""
@@ -221,6 +250,7 @@ class Daemons:
         return {
             "run": {"name": "bench", "steps": 1_000_000, "groups_per_step": 1, "samples_per_group": 2},
             "serve": {"host": self._network.addresses[0]},
+            "join": {"peers_max": 1_000_000},  # all peers share one invite, and one that joins anew uses it again
             "lease": {"deadline_s": _LEASE_S},
             "relay": {"lan_preferred": False},  # private addresses, but no LAN
             "learner_public_key": Identity.load_or_create(self._folder.secrets / "learner.key").public_key.hex(),
@@ -238,6 +268,8 @@ class Daemons:
     def _peer_config(self, number: int) -> dict[str, Any]:
         role, sockets = "peer" if number else "origin", self._case.sockets
         link: dict[str, Any] = {"host": self._network.inside[number], "congestion": sockets.congestion}
+        if role == "origin":
+            link["relay_on_arrival"] = False  # the clock starts when the source holds all, as for the other systems
         if self._network.nodes[number].nat:
             link["advertise"] = "none"  # what the dial-back check at joining would find
         if sockets.pace_mbit_s:
@@ -268,6 +300,15 @@ class Daemons:
             process = self._network.spawn(node, command, stderr=errors, cwd=ROOT, env=environment, **options)
         self._processes[name] = process
         return process
+
+
+def _bytes_since(folder: Path, since_s: float) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile; a linked file is counted once
+            status = path.stat()
+            total += status.st_size if path.is_file() and status.st_mtime >= since_s else 0
+    return total
 
 
 def configured(role: str, values: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:

@@ -9,16 +9,14 @@ import secrets
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import psutil
-
 from bench.wan import build
+from bench.wan.machines import Machines, family_cpu_s
 from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
@@ -30,7 +28,6 @@ _REAL_TIME_PRIORITY = 5
 _AUTOGROUP_NICE = -15
 _COMMAND_TIMEOUT_S = 20.0
 _EMULATOR_TIMEOUT_S = 10.0
-_REAP_POLL_S = 0.005
 _TCP = {
     "tcp_no_metrics_save": "1",
     "tcp_slow_start_after_idle": "0",
@@ -58,7 +55,7 @@ class Counters:
     late_max_ms: float
 
 
-class Network:
+class Network(Machines):
     """An emulated network; node 0 is the source. Use as a context manager.
 
     Args:
@@ -72,7 +69,7 @@ class Network:
     """
 
     def __init__(self, nodes: Sequence[Node], sockets: Sockets = Sockets()) -> None:
-        self.nodes = tuple(nodes)
+        super().__init__(nodes)
         self.sockets = sockets
         homes = tuple(number if node.beside is None else node.beside for number, node in enumerate(nodes))
         self.addresses = tuple(f"10.77.0.{home + 1}" for home in homes)
@@ -84,8 +81,6 @@ class Network:
         self.names = tuple(f"rcwan{mark}-{number}" for number in range(len(nodes)))
         self._made: list[str] = []
         self._emulator: subprocess.Popen[str] | None = None
-        self._running: dict[int, subprocess.Popen[Any]] = {}
-        self._reaped_cpu_s = 0.0
 
     def __enter__(self) -> Network:
         build.require()
@@ -108,8 +103,7 @@ class Network:
 
     def close(self) -> None:
         """End every spawned process, the emulator and all processes left in the namespaces; remove the namespaces."""
-        for process in list(self._running.values()):
-            self.reap(process, signal.SIGKILL)
+        self.kill_all()
         if self._emulator is not None:
             self._emulator.terminate()
             try:
@@ -135,53 +129,17 @@ class Network:
             shim["SOCK_PACE"] = str(self.sockets.pace_mbit_s)
         arguments = ["ip", "netns", "exec", self.names[node], *command]
         # A session of its own, as on a machine of its own: the kernel's autogroups then share the processor by node.
-        process = subprocess.Popen(arguments, env={**environment, **shim}, start_new_session=True, **options)
+        process = self._start(arguments, env={**environment, **shim}, start_new_session=True, **options)
         with contextlib.suppress(OSError):  # a kernel without autogroups
             Path(f"/proc/{process.pid}/autogroup").write_text(str(_AUTOGROUP_NICE))
-        self._running[process.pid] = process
         return process
-
-    def reap(self, process: subprocess.Popen[Any], send: signal.Signals | None = None, grace_s: float = 5.0) -> int:
-        """Send ``send`` if given, wait for the process and kill it after ``grace_s``; returns its exit status.
-
-        Its processor time, and that of its children that it waited for, stays in ``cpu_s``.
-        """
-        if process.pid not in self._running:
-            return int(process.returncode)
-        if send is not None:
-            os.kill(process.pid, send)
-        end = time.monotonic() + grace_s
-        while not self.has_ended(process):
-            if time.monotonic() > end:
-                os.kill(process.pid, signal.SIGKILL)
-            time.sleep(_REAP_POLL_S)
-        return int(process.returncode)
-
-    def has_ended(self, process: subprocess.Popen[Any]) -> bool:
-        """Whether the process has ended; if so it is reaped and its ``returncode`` is set."""
-        if process.pid not in self._running:
-            return True
-        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if pid == 0:
-            return False
-        process.returncode = os.waitstatus_to_exitcode(status)
-        self._reaped_cpu_s += usage.ru_utime + usage.ru_stime
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # input that the process never read
-                process.stdin.close()
-        del self._running[pid]
-        return True
-
-    def cpu_s(self) -> float:
-        """Return the processor seconds of the spawned processes and their children so far, without the emulator."""
-        return self._reaped_cpu_s + sum(_family_cpu_s(pid) for pid in self._running)
 
     # ------------------------------------------------------------ emulator
 
     def emulator_cpu_s(self) -> float:
         """Return the processor seconds that the emulator has used."""
         assert self._emulator is not None
-        return _family_cpu_s(self._emulator.pid)
+        return family_cpu_s(self._emulator.pid)
 
     def counters(self) -> Counters:
         """Return the emulator's counters.
@@ -278,15 +236,3 @@ def _ip(*arguments: str, given: str = "", check: bool = True) -> str:
 
 def _pids_in(name: str) -> list[int]:
     return [int(pid) for pid in _ip("netns", "pids", name, check=False).split()]
-
-
-def _family_cpu_s(pid: int) -> float:
-    """Return the processor seconds of a process, of the children it waited for and of its living descendants."""
-    seconds = 0.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = one.cpu_times()
-                seconds += times.user + times.system + times.children_user + times.children_system
-    return seconds

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from capacity.model.broadcast_bound import fluid_rate
+
 BITS_PER_BYTE = 8
 _MEGA = 1e6
 
@@ -68,6 +70,22 @@ def _alike(count: int, up_mbit_s: float, down_mbit_s: float) -> tuple[Node, ...]
 
 
 _HOMO50 = _alike(9, 50, 100)
+#: Fibre, cable, DSL and mobile lines. The source limits the fast homes, their own downlinks the four slowest.
+_HOMES12 = (
+    Node(20, 100, 10),
+    Node(50, 100, 8),
+    Node(50, 250, 12),
+    Node(40, 100, 20),
+    Node(20, 100, 15),
+    Node(20, 250, 10),
+    Node(10, 50, 20),
+    Node(10, 100, 25),
+    Node(5, 40, 30),
+    Node(5, 16, 20),
+    Node(2, 16, 35),
+    Node(2, 12, 40),
+    Node(1, 8, 45),
+)
 _ROUTERS: tuple[Nat, ...] = ("port-restricted", "symmetric", "full-cone", "port-restricted")
 
 #: Name -> nodes; the first one is the source.
@@ -86,6 +104,7 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
         Node(10, 60, 20),
         Node(10, 60, 50),
     ),
+    "homes12": _HOMES12,
     "die50": _HOMO50,
     "slow50": _HOMO50,
     "join50": _HOMO50,
@@ -135,3 +154,15 @@ def fluid_bound(size_bytes: int, nodes: Sequence[Node]) -> Bound:
     }
     binding = max(terms_s, key=lambda name: terms_s[name])
     return Bound(terms_s[binding], binding, terms_s)
+
+
+def own_bounds_s(size_bytes: int, nodes: Sequence[Node]) -> dict[int, float]:
+    """Return each receiver's own bound in seconds: the copy at its downlink's rate, or at the rate of the fluid bound.
+
+    The rate of the fluid bound is the largest one that all receivers can have at once where those with slower downlinks
+    take only what these carry. So a slow receiver is no excuse for the others.
+    """
+    megabits = size_bytes * BITS_PER_BYTE / _MEGA
+    source, peers = nodes[0], nodes[1:]
+    rate = fluid_rate(source.up_mbit_s, [one.up_mbit_s for one in peers], [one.down_mbit_s for one in peers])
+    return {number: megabits / min(rate, one.down_mbit_s) for number, one in enumerate(peers, start=1)}

@@ -40,6 +40,7 @@ class Batch:
     replayed: bool
     rollouts: tuple[pb.TrainingRollout, ...]
     publish_every_steps: int = 0  # kappa from this step on; 0: kappa of the run's facts
+    staleness_limit: int = 0  # the age up to which versions are to be kept from this step on; 0: the run's facts say
     unseen: tuple[pb.TrainingRollout, ...] = ()  # rollouts to be judged by their margins, and not to be trained on
 
 
@@ -353,7 +354,9 @@ async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: 
             f"the run's configuration {expected}",
             fix=_BUG,
         )
-    return Batch(step, header.replayed, tuple(rollouts), header.publish_every_steps, tuple(unseen))
+    return Batch(
+        step, header.replayed, tuple(rollouts), header.publish_every_steps, header.staleness_limit, tuple(unseen)
+    )
 
 
 _BUG = "this is a bug of the coordinator; please report it with its log"

@@ -68,6 +68,20 @@ class Publications:
 
         return until_kept
 
+    def announced(self) -> Callable[[], Awaitable[None]]:
+        """Return a function that waits until the publication in flight now, if there is one, has ended.
+
+        Its version is announced then, unless repeated training gave another state than was published. The wait raises
+        the publication's error if it failed.
+        """
+        task = self._task
+
+        async def until_announced() -> None:
+            if task is not None:
+                await asyncio.shield(task)
+
+        return until_announced
+
     async def cancel(self) -> None:
         """Cancel the publication in flight; a resumed learner publishes the version again from its own disk."""
         if self._task is not None:

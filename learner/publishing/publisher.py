@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
 from typing import Protocol
 
@@ -105,6 +106,18 @@ class Publisher:
         self._epoch_starts_at = Version(0)  # deltas start from versions of this epoch only
         self._common_version: Version | None = None
         self._diverged = False
+        self._stages_s: dict[str, float] = {}
+
+    @property
+    def stages_s(self) -> dict[str, float]:
+        """Return the seconds that each stage of the newest publication took; stages may take place at the same time."""
+        return dict(self._stages_s)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        started_s = time.monotonic()
+        yield
+        self._stages_s[name] = round(time.monotonic() - started_s, 3)
 
     @property
     def diverged(self) -> bool:
@@ -163,14 +176,18 @@ class Publisher:
         if version <= self._newest_announced:
             return
         started_s = time.monotonic()
-        await self._origin.push(prepared)
+        with self._stage("push"):
+            await self._origin.push(prepared)
         kill_point("pushed")
         await self._announce(prepared.signed.announcement)
         kill_point("announced")
         self._newest_announced = version
         seconds = round(time.monotonic() - started_s, 3)
         sizes = {manifest.encoding_id: manifest.size_bytes for manifest in prepared.signed.manifests}
-        _log.info("version published", version=version, bytes_by_encoding=sizes, seconds=seconds)
+        stages_s = self.stages_s
+        _log.info(
+            "version published", version=version, bytes_by_encoding=sizes, seconds=seconds, seconds_by_stage=stages_s
+        )
 
     def prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
         """Hash, encode and sign a version and keep it durably, without sending it. Blocks on hashing and fsync.
@@ -189,7 +206,9 @@ class Publisher:
             self._retained.discard(snapshot)
 
     def _prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
-        digest = hash_of(snapshot.state_bytes)
+        self._stages_s = {}
+        with self._stage("hash"):
+            digest = hash_of(snapshot.state_bytes)
         kill_point("state_hashed")
         known = self._known_hash(version)
         if known not in (None, digest) and not self._diverged:
@@ -222,12 +241,14 @@ class Publisher:
     def _sign_and_keep(self, version: Version, snapshot: Snapshot, digest: bytes) -> Prepared:
         bases = self._bases(version)
         size = self._config.chunk_size_bytes
-        encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
+        with self._stage("encode"):
+            encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
         base = self._base_of(version)
         signed = self._sign(version, snapshot, digest, encodings, bases, None if base is None else base.signed)
         kill_point("version_signed")
         deltas = {encoding_id: one.data for encoding_id, one in encodings.items() if encoding_id != KEYFRAME_ID}
-        self._retained.retain(signed, snapshot, deltas)
+        with self._stage("keep"):
+            self._retained.retain(signed, snapshot, deltas)
         return Prepared(signed, encodings, base)
 
     def _base_of(self, version: Version) -> Prepared | None:

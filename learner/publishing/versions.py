@@ -91,6 +91,10 @@ class RetainedVersions:
         self._number = itertools.count()
         self._lock = threading.Lock()  # guards _states and _stand_ins
 
+    def map_at_least(self, versions: int) -> None:
+        """Keep so many versions' states mapped from now on, if it were fewer."""
+        self._mapped = max(self._mapped, versions)
+
     def freeze(self, version: Version, begin: Begin) -> Freezing:
         """Begin a snapshot in a file on our disk; it takes no memory of the host except the page cache.
 

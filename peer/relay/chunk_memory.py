@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from peer.links.neighbours import EncodingKey
 from peer.relay.core.events import LinkId
@@ -42,15 +42,16 @@ class ChunkMemory:
             self._unstored[key, index] = payload
             self._unstored_bytes += len(payload) - len(before)
 
-    def stored(self, key: EncodingKey, index: int) -> None:
-        """Note that a chunk is on the disk, or that writing it failed; it may be dropped from now on."""
+    def stored(self, key: EncodingKey, indices: Iterable[int]) -> None:
+        """Note that chunks are on the disk, or that writing them failed; they may be dropped from now on."""
         with self._lock:
-            payload = self._unstored.pop((key, index), None)
-            if payload is None:
-                return
-            self._unstored_bytes -= len(payload)
-            self._kept_bytes += len(payload) - len(self._kept.pop((key, index), b""))
-            self._kept[key, index] = payload
+            for index in indices:
+                payload = self._unstored.pop((key, index), None)
+                if payload is None:
+                    continue
+                self._unstored_bytes -= len(payload)
+                self._kept_bytes += len(payload) - len(self._kept.pop((key, index), b""))
+                self._kept[key, index] = payload
             while self._kept_bytes > self._kept_bytes_most:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 

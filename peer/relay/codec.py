@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from peer.links.neighbours import MIRROR_ROLE, EncodingKey, Neighbour
-from peer.relay.core.actions import SendCancel, SendCredit, SendHave, SendRequest, SendWant
+from peer.relay.core.actions import SendCancel, SendCredit, SendDecline, SendGot, SendHave, SendRequest, SendWant
 from peer.relay.core.events import (
     CancelReceived,
     CreditReceived,
+    DeclineReceived,
     Event,
+    GotReceived,
     HaveReceived,
     LinkId,
     PlanChanged,
@@ -24,7 +26,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 _PLAN_ROLES = frozenset({"peer", "origin", MIRROR_ROLE})  # files of this disk are named by its own configuration alone
 
-Message = SendWant | SendRequest | SendHave | SendCredit | SendCancel
+Message = SendWant | SendRequest | SendHave | SendCredit | SendGot | SendDecline | SendCancel
 
 
 def message_of(action: Message) -> pb.LinkMessage:
@@ -43,6 +45,10 @@ def message_of(action: Message) -> pb.LinkMessage:
             return pb.LinkMessage(have=have)
         case SendCredit(indices=indices):
             return pb.LinkMessage(credit=pb.Credit(version=version, encoding_id=encoding_id, indices=indices))
+        case SendGot(indices=indices):
+            return pb.LinkMessage(got=pb.Got(version=version, encoding_id=encoding_id, indices=indices))
+        case SendDecline(indices=indices):
+            return pb.LinkMessage(decline=pb.Decline(version=version, encoding_id=encoding_id, indices=indices))
         case SendCancel(reason=reason):
             return pb.LinkMessage(cancel=pb.Cancel(version=version, encoding_id=encoding_id, reason=reason))
 
@@ -60,6 +66,10 @@ def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
             return HaveReceived(link, key_of(have), have.chunk_count, have.bitmap, have.complete)
         case "credit":
             return CreditReceived(link, key_of(message.credit), tuple(message.credit.indices))
+        case "got":
+            return GotReceived(link, key_of(message.got), tuple(message.got.indices))
+        case "decline":
+            return DeclineReceived(link, key_of(message.decline), tuple(message.decline.indices))
         case "cancel":
             return CancelReceived(link, key_of(message.cancel), message.cancel.reason)
     return None
@@ -84,7 +94,15 @@ def plan_of(plan: pb.RelayPlan) -> PlanChanged:
 
 
 def key_of(
-    message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList | pb.ReceiptRequest,
+    message: pb.Want
+    | pb.Request
+    | pb.Have
+    | pb.Credit
+    | pb.Got
+    | pb.Decline
+    | pb.Cancel
+    | pb.ChunkList
+    | pb.ReceiptRequest,
 ) -> EncodingKey:
     """Return the encoding that a message names."""
     return EncodingKey(Version(message.version), EncodingId(message.encoding_id))

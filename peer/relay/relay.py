@@ -110,6 +110,7 @@ class Relay:
             spared=lambda: spared(self._core.state),
             on_complete=on_complete,
             mirror_folder=mirror_folder_of(config.mirror, store),
+            on_arrival=config.link.relay_on_arrival,
         )
         self.traffic = LinkTraffic(config.link)
         self.policy = DialPolicy(coordinator_host, networks=config.link.dial_networks)
@@ -386,6 +387,8 @@ class Relay:
     def _do(self, action: acts.Action) -> None:
         match action:
             case acts.SendChunk() | acts.SendWant() | acts.SendRequest() | acts.SendHave() | acts.SendCredit():
+                self._sending.send(action)
+            case acts.SendGot() | acts.SendDecline():
                 self._sending.send(action)
             case acts.SendCancel() | acts.SendAnnouncement() | acts.SendChunkList():
                 self._sending.send(action)

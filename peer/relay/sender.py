@@ -14,6 +14,8 @@ from peer.relay.core.actions import (
     SendChunk,
     SendChunkList,
     SendCredit,
+    SendDecline,
+    SendGot,
     SendHave,
     SendRequest,
     SendWant,
@@ -25,7 +27,18 @@ from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
-Send = SendChunk | SendWant | SendRequest | SendHave | SendCredit | SendCancel | SendAnnouncement | SendChunkList
+Send = (
+    SendChunk
+    | SendWant
+    | SendRequest
+    | SendHave
+    | SendCredit
+    | SendGot
+    | SendDecline
+    | SendCancel
+    | SendAnnouncement
+    | SendChunkList
+)
 
 
 class RelaySending:
@@ -57,7 +70,7 @@ class RelaySending:
         match action:
             case SendChunk():
                 self._chunk(action)
-            case SendWant() | SendRequest() | SendHave() | SendCredit() | SendCancel():
+            case SendWant() | SendRequest() | SendHave() | SendCredit() | SendGot() | SendDecline() | SendCancel():
                 self.post(action.link, message_of(action))
             case SendAnnouncement(link=link, version=version):
                 self._announcement(link, version)
@@ -96,7 +109,7 @@ class RelaySending:
     async def read(self, key: EncodingKey, index: ChunkIndex) -> BytesLike | None:
         """Return the bytes that this process sends as a chunk; None if it does not hold them."""
         payload = self._versions.chunk(key, index)
-        return payload if payload is not None else await self._versions.worker.read(key, index)
+        return payload if payload is not None else await self._versions.worker.ahead.read(key, index)
 
     def _announcement(self, link: LinkId, version: Version) -> None:
         announcement = self._versions.announcement(version)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 import structlog
 
@@ -15,8 +17,9 @@ from peer.links.neighbours import EncodingKey
 from peer.mirrors.publish import MirrorFolder
 from peer.relay.chunk_memory import ChunkMemory
 from peer.relay.core.events import Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.relay.read_ahead import ReadAhead
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
-from rollcast.wire.ids import ChunkIndex
+from rollcast.wire.ids import ChunkIndex, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.chunks import BytesLike
@@ -28,6 +31,8 @@ log = structlog.get_logger()
 # A visit to the thread costs more than the write of a small chunk, so writes wait this long for others.
 _GATHER_S = 0.02
 _JOBS_PER_VISIT = 256
+# Chunks written by one job: other jobs wait no longer than that takes.
+_WRITE_BYTES_MOST = 4 << 20
 _READING_THREADS = 2
 # Bytes of states hashed or computed between two visits: chunks that come meanwhile wait no longer than that takes.
 _ADVANCE_BYTES = 4 << 20
@@ -41,9 +46,14 @@ Job = Callable[[], "StoreEvent | None"]
 
 @dataclass(frozen=True, slots=True)
 class StateMade:
-    """A state was computed from a delta and matches its record's hash; its keyframe is served after VersionRestored."""
+    """A state was computed from a delta and matches its record's hash; its keyframe is served after VersionRestored.
+
+    Args:
+        base_taken: the base's keyframe if its memory has become this state's, so that it is no longer held.
+    """
 
     key: EncodingKey
+    base_taken: EncodingKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,7 @@ class StateNotMade:
 
     key: EncodingKey
     reason: str
+    base_taken: EncodingKey | None = None  # see StateMade
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,31 @@ class _Later:
 
 
 StoreEvent = Event | StateMade | StateNotMade | EncodingsRemoved
+
+
+class _Writes:
+    """Verified chunks of one encoding that are written by one job."""
+
+    def __init__(self, key: EncodingKey) -> None:
+        self.key = key
+        self.chunks: dict[int, BytesLike] = {}
+        self._size_bytes = 0
+
+    def takes(self, key: EncodingKey, payload: BytesLike) -> bool:
+        """Return whether another chunk may be added."""
+        return key == self.key and self._size_bytes + len(payload) <= _WRITE_BYTES_MOST
+
+    def add(self, index: int, payload: BytesLike) -> None:
+        """Add a chunk."""
+        self.chunks[index] = payload
+        self._size_bytes += len(payload)
+
+    def runs(self) -> Iterator[tuple[int, list[BytesLike]]]:
+        """Yield the first index and the bytes of each run of consecutive chunks."""
+        ordered = sorted(self.chunks)
+        for _, places in groupby(enumerate(ordered), lambda one: one[1] - one[0]):
+            indices = [index for _, index in places]
+            yield indices[0], [self.chunks[index] for index in indices]
 
 
 class StoreWorker:
@@ -102,11 +138,14 @@ class StoreWorker:
         self._idle_s = idle_s
         self._mirror_folder = mirror_folder
         self._jobs: deque[Job] = deque()
+        self._last_write: tuple[Job, _Writes] | None = None
         self._later: deque[_Later] = deque()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()  # set if a job other than a write is queued
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
         self._reading = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="relay-read")
+        self.ahead = ReadAhead(store, self._reading)
+        """The chunks read from the disk to be sent."""
 
     # ------------------------------------------------------------ what can be asked for
 
@@ -123,13 +162,33 @@ class StoreWorker:
         self._post(key, job)
 
     def write(self, key: EncodingKey, index: ChunkIndex, payload: BytesLike) -> None:
-        """Store a verified chunk, which is read from memory until then. Only a failure is answered, by StoreFailed."""
+        """Store a verified chunk, which is read from memory until then. Only a failure is answered, by StoreFailed.
+
+        Chunks of one encoding that wait are written together, consecutive ones in one call of the system.
+        """
         self.memory.keep(key, index, payload)
+        self._open_writes(key, payload).add(index, payload)
 
-        def job() -> None:
-            self._encoding(key).write_verified(index, payload)
+    def _open_writes(self, key: EncodingKey, payload: BytesLike) -> _Writes:
+        """Return what the last job in the queue writes if the chunk may be added to it, or else that of a new job."""
+        if self._last_write is not None:
+            job, writes = self._last_write
+            if self._jobs and self._jobs[-1] is job and writes.takes(key, payload):
+                return writes
+        writes = _Writes(key)
+        job = partial(self._guarded, key, partial(self._write, writes))
+        self._last_write = job, writes
+        self._jobs.append(job)
+        self._wake.set()
+        return writes
 
-        self._post(key, job, (key, index))
+    def _write(self, writes: _Writes) -> None:
+        try:
+            encoding = self._encoding(writes.key)
+            for first, chunks in writes.runs():
+                encoding.write_verified(first, chunks)
+        finally:
+            self.memory.stored(writes.key, writes.chunks)
 
     def finish(self, key: EncodingKey) -> None:
         """Check the state's hash and make the encoding durable; answered by VersionFinished or StoreFailed."""
@@ -157,21 +216,29 @@ class StoreWorker:
         if self._mirror_folder is not None:
             self._post(None, publish)
 
-    def materialise(self, key: EncodingKey) -> None:
+    def materialise(self, key: EncodingKey, spared: frozenset[EncodingKey] = frozenset()) -> None:
         """Compute the state that a delta leads to; answered by StateMade or StateNotMade.
 
         VersionRestored follows later: serving the keyframe is not urgent until a peer asks for it.
+
+        Args:
+            spared: keyframes that peers fetch; their states are not changed in place.
         """
         keyframe_key = EncodingKey(key.version, KEYFRAME_ID)
 
         def make() -> StoreEvent | None:
+            delta = self._encoding(key)
+            base = EncodingKey(delta.manifest.base_version or Version(0), KEYFRAME_ID)
             try:
-                keyframe = self._store.materialise(self._encoding(key))
-            except CorruptChunk as error:
-                return StateNotMade(key, str(error))
+                keyframe = self._store.materialise(delta, keep_base=base in spared)
+            except (CorruptChunk, StoreError) as error:
+                taken = None if self._holds_state(base.version) else base
+                if isinstance(error, CorruptChunk) or taken is not None:
+                    return StateNotMade(key, str(error), taken)
+                raise
             if self._durable_first:
                 keyframe.finish()
-            return StateMade(key)
+            return StateMade(key, None if self._holds_state(base.version) else base)
 
         def finish() -> None:
             if (keyframe := self._made(key)) is not None:
@@ -189,7 +256,7 @@ class StoreWorker:
         self._post(key, make)
         self._post(key, finish)
         due_s = asyncio.get_running_loop().time() + _WAITS_S_MOST
-        self._later.append(_Later(due_s, keyframe_key, lambda: self._guarded(key, serve, None)))
+        self._later.append(_Later(due_s, keyframe_key, lambda: self._guarded(key, serve)))
 
     def list_chunks(self, key: EncodingKey) -> None:
         """Cut up the keyframe of a computed state now, because a peer asks for it; answered once by VersionRestored."""
@@ -219,17 +286,6 @@ class StoreWorker:
             self._store.discard_encoding(key.version, key.encoding_id)
 
         self._post(None, job)
-
-    async def read(self, key: EncodingKey, index: ChunkIndex) -> bytes | None:
-        """Read a chunk's verified bytes from the disk; None if it is no longer here or its bytes are damaged."""
-        encoding = self._store.get(key.version, key.encoding_id)
-        if encoding is None:
-            return None
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._reading, encoding.read, index)
-        except RollcastError as error:
-            log.error("chunk cannot be read", version=key.version, index=index, reason=str(error))
-            return None
 
     # ------------------------------------------------------------ the work
 
@@ -298,15 +354,12 @@ class StoreWorker:
             log.exception("deferred work of the store failed")
             return False
 
-    def _post(self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None = None) -> None:
-        self._jobs.append(lambda: self._guarded(key, job, stored))
+    def _post(self, key: EncodingKey | None, job: Job) -> None:
+        self._jobs.append(lambda: self._guarded(key, job))
         self._wake.set()
-        if stored is None:
-            self._urgent.set()
+        self._urgent.set()
 
-    def _guarded(
-        self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None
-    ) -> StoreEvent | None:
+    def _guarded(self, key: EncodingKey | None, job: Job) -> StoreEvent | None:
         try:
             return job()
         except RollcastError as error:
@@ -316,9 +369,6 @@ class StoreWorker:
             # A bug here must not stop the relay silently: the version fails with this reason.
             log.exception("store failed", version=key.version if key else None)
             return StoreFailed(key, "internal error, see the log") if key is not None else None
-        finally:
-            if stored is not None:
-                self.memory.stored(*stored)
 
     def _publish(self, encoding: StoredEncoding) -> None:
         folder, base = self._mirror_folder, encoding.verified.base

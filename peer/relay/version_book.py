@@ -19,8 +19,9 @@ from peer.relay.version_paths import cheapest_path, key_of
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion
 
-# Announcements that are kept: chains of deltas are no longer than this.
-_KNOWN_MOST = 32
+# Announcements that are kept: chains of deltas are no longer than this, nor is what a restart applies again to the
+# state that is on disk (rollcast.wire.versions.chunk_store).
+_KNOWN_MOST = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class SendToAll:
-    """The origin begins to broadcast this encoding."""
+    """The origin begins to broadcast this encoding: the chunks that are here, and the others as they arrive."""
 
     key: EncodingKey
 
@@ -101,13 +102,18 @@ class VersionBook:
     Args:
         role: "peer" or "origin".
         progress: returns the chunks held and all chunks of an encoding that is being received; (0, 0) for others.
+        on_arrival: an origin broadcasts what the learner pushes while it arrives; otherwise once it is announced.
     """
 
-    def __init__(self, role: str, progress: Callable[[EncodingKey], tuple[int, int]]) -> None:
+    def __init__(
+        self, role: str, progress: Callable[[EncodingKey], tuple[int, int]], *, on_arrival: bool = False
+    ) -> None:
         self._role = role
+        self._on_arrival = on_arrival and role == "origin"
         self._progress = progress
         self._known: dict[Version, _Known] = {}
         self._states: set[Version] = set()
+        self._replaced: set[Version] = set()  # states that were verified here, and whose memory has a newer one now
         self._encodings: set[EncodingKey] = set()
         self._making: set[EncodingKey] = set()
         self._failed: set[EncodingKey] = set()  # they lead to other bytes than were signed, or no source has them
@@ -140,6 +146,7 @@ class VersionBook:
                 base.holder = learner_link
         self._limit_known()
         self._failed = {key for key in self._failed if key.version in self._known}
+        self._replaced &= self._known.keys()
         return self._settle()
 
     def _limit_known(self) -> None:
@@ -186,6 +193,7 @@ class VersionBook:
         self._encodings.add(key)
         if key.encoding_id == KEYFRAME_ID:
             self._states.add(key.version)
+            self._replaced.discard(key.version)
         return self._settle()
 
     def made(self, key: EncodingKey) -> list[Command]:
@@ -199,6 +207,14 @@ class VersionBook:
         self._failed.add(key)
         self._encodings.discard(key)
         return self._settle()
+
+    def base_taken(self, version: Version) -> None:
+        """Note that a state's memory was used for the state that a Materialise made, or failed to make, of it.
+
+        It is not held any more; it can be made again from what is on disk, and need not be received again.
+        """
+        self.removed(frozenset({EncodingKey(version, KEYFRAME_ID)}))
+        self._replaced.add(version)
 
     def removed(self, keys: frozenset[EncodingKey]) -> None:
         """Note that retention removed encodings."""
@@ -216,8 +232,20 @@ class VersionBook:
         known = self._known.get(key.version)
         if known is not None and not again:
             known.sent.pop(key, None)
+        if known is not None and key == key_of(broadcast_manifest(known.verified)):
+            known.broadcast = False  # what was sent of it is not sent again: the neighbours' reports say what they hold
         if key == self._kept and not again:
             self._kept = None
+
+    @property
+    def in_use(self) -> frozenset[EncodingKey]:
+        """The newest state that is to be received, if it is held already: retention must keep it.
+
+        Newer ones may be here that the coordinator has not announced yet, because it is away. If they displaced this
+        one, it would be received again.
+        """
+        newest = max((version for version, known in self._known.items() if known.due), default=None)
+        return frozenset() if newest not in self._states else frozenset({EncodingKey(newest, KEYFRAME_ID)})
 
     def not_to_be_had(self, key: EncodingKey) -> list[Command]:
         """Note that no source has an encoding that was given up; take another path."""
@@ -233,7 +261,8 @@ class VersionBook:
         commands: list[Command] = []
         wanted = self._wanted()
         for key, manifest in wanted.items():
-            commands += self._receive(key, manifest)
+            received = self._receive(key, manifest)
+            commands += received + (self._send_on_arrival(key) if received else [])
         commands += self._drop_others(wanted)
         commands += self._materialise()
         for version in sorted(self._known):
@@ -281,11 +310,14 @@ class VersionBook:
 
     def _want(self, wanted: dict[EncodingKey, Manifest], *keys: EncodingKey) -> None:
         for key in keys:
-            known = self._known.get(key.version)
-            manifest = known.verified.manifest(key.encoding_id) if known is not None else None
+            manifest = self._manifest(key)
             made_already = key.encoding_id == KEYFRAME_ID and key.version in self._states
             if manifest is not None and key not in self._encodings | self._failed and not made_already:
                 wanted[key] = manifest
+
+    def _manifest(self, key: EncodingKey) -> Manifest | None:
+        known = self._known.get(key.version)
+        return None if known is None else known.verified.manifest(key.encoding_id)
 
     def _path(self, target: Version) -> tuple[EncodingKey, ...]:
         if target in self._states:
@@ -316,6 +348,15 @@ class VersionBook:
         known.sent[key] = receive
         return [receive]
 
+    def _send_on_arrival(self, key: EncodingKey) -> list[Command]:
+        """Begin to broadcast an encoding that the learner begins to push, unless that has begun."""
+        known = self._known[key.version]
+        pushed = self._on_arrival and known.from_learner and key == key_of(broadcast_manifest(known.verified))
+        if not pushed or known.broadcast or self._superseded(key.version):
+            return []
+        known.broadcast = True
+        return [SendToAll(key)]
+
     def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
         """Drop superseded encodings of which less than half is here.
 
@@ -342,25 +383,51 @@ class VersionBook:
         return commands
 
     def _materialise(self) -> list[Command]:
+        """Return the states to compute: newer ones than are held, and older ones on the way to what is wanted.
+
+        A state in memory takes the place of its base, whose own delta is still here: that must not be applied again.
+        A peer that holds the newest announced version waits for the announcement of the next: its base is in use until
+        then and would have to be copied.
+        """
         commands: list[Command] = []
         busy = {key.version for key in self._making}
+        bases = {one.base_version for key in self._making if (one := self._manifest(key)) is not None}
+        newest, on_the_way = max(self._states, default=-1), self._on_the_way()
+        in_use = max((key.version for key in self.in_use), default=None) if self._role == "peer" else None
         for key in sorted(self._encodings):
-            known = self._known.get(key.version)
-            manifest = known.verified.manifest(key.encoding_id) if known is not None else None
+            if key.version < newest and key not in on_the_way:
+                continue
+            if in_use is not None and key.version > in_use:
+                continue
+            manifest = self._manifest(key)
             if manifest is None or manifest.kind != "delta" or key in self._failed:
                 continue
             if key.version in self._states or key.version in busy or manifest.base_version not in self._states:
                 continue
+            if manifest.base_version in bases:
+                continue  # its memory may be the other state's by then
             busy.add(key.version)
+            bases.add(manifest.base_version)
             self._making.add(key)
             commands.append(Materialise(key))
         return commands
 
+    def _on_the_way(self) -> set[EncodingKey]:
+        """Return the encodings that lead to versions that are wanted and were not held here yet."""
+        if self._role == "origin":
+            pushed = {version for version, known in self._known.items() if known.holder is not None}
+            targets = {version for version in pushed if self._known[version].acknowledged_on is None}
+        else:
+            targets = {version for version, known in self._known.items() if known.due}
+            targets = {max(targets, default=Version(0)), max(self._known, default=Version(0))}
+        return {key for target in targets - self._replaced for key in self._path(target)}
+
     def _finished(self, version: Version, known: _Known) -> list[Command]:
-        if not self._usable(version):
+        usable = self._usable(version)
+        if not usable and version not in self._replaced:
             return []
         commands: list[Command] = []
-        if known.announced and not known.reported:
+        if usable and known.announced and not known.reported:
             known.reported = True
             commands.append(Report(version))
         # A delta that gave wrong bytes here is not received again: the state is here without it.
@@ -374,7 +441,7 @@ class VersionBook:
             key = key_of(broadcast_manifest(known.verified))
             if key in self._failed:
                 key = key_of(known.verified.keyframe)
-            if key in self._encodings or key.encoding_id == KEYFRAME_ID:
+            if key in self._encodings or (usable and key.encoding_id == KEYFRAME_ID):
                 known.broadcast = True
                 commands.append(SendToAll(key))
         return commands

@@ -9,7 +9,7 @@ from peer.links.neighbours import EncodingKey
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
 
-STEPS_MAX = 64
+STEPS_MAX = 96
 """Encodings of one path at most: applying each is a pass over the whole state. It also bounds the search."""
 
 

@@ -68,6 +68,7 @@ class RelayVersions:
         spared: returns the keyframes that peers fetch from this process and that retention must keep.
         on_complete: see peer.relay.relay.Relay.
         mirror_folder: the folder in which finished encodings are published for a web server; None: none.
+        on_arrival: see VersionBook.
     """
 
     def __init__(
@@ -82,15 +83,17 @@ class RelayVersions:
         spared: Callable[[], frozenset[EncodingKey]],
         on_complete: OnComplete,
         mirror_folder: MirrorFolder | None = None,
+        on_arrival: bool = False,
     ) -> None:
         self.worker = StoreWorker(store, self._stored, durable_first=role == "origin", mirror_folder=mirror_folder)
         self._store = store
+        self._role = role
         self._verify = verify
         self._handle = handle
         self._post = post
         self._spared = spared
         self._on_complete = on_complete
-        self._book = VersionBook(role, progress)
+        self._book = VersionBook(role, progress, on_arrival=on_arrival)
         self._lists: dict[EncodingKey, bytes] = {}  # of encodings that are not received yet
         self._opening: dict[EncodingKey, bytes] = {}  # of encodings that the store is opening
         self._early = EarlyChunks()
@@ -105,11 +108,9 @@ class RelayVersions:
         Raises:
             StoreError: versions that another learner signed cannot be removed from the store.
         """
-        ours = keep_verified(self._store, self._verify)
+        ours = [one for one in keep_verified(self._store, self._verify) if self._list_stored(one)]
         for stored in ours:
             key = EncodingKey(stored.version, stored.encoding_id)
-            if not stored.listed:
-                stored.list_chunks()
             manifest = stored.manifest
             self._handle(VersionRestored(key, manifest.chunk_count, manifest.chunk_size_bytes))
             self._carry_out(self._book.encoding_held(key))
@@ -117,6 +118,16 @@ class RelayVersions:
         for stored in ours:
             self._carry_out(self._book.add_announcement(stored.verified, announced=False))
             self._handle(AnnouncementReceived(key_of(broadcast_manifest(stored.verified))))
+
+    def _list_stored(self, stored: StoredEncoding) -> bool:
+        """Hash the chunks of a state without a chunk list. Returns False, and removes the state, if it is damaged."""
+        try:
+            stored.list_chunks()
+        except CorruptChunk as error:
+            log.error("stored state removed, it is received again", version=stored.version, reason=str(error))
+            self._store.discard_encoding(stored.version, stored.encoding_id)
+            return False
+        return True
 
     def add_announcement(
         self,
@@ -225,7 +236,8 @@ class RelayVersions:
 
     def chunk(self, key: EncodingKey, index: ChunkIndex) -> BytesLike | None:
         """Return a chunk's bytes; None if they are not in memory."""
-        return self.worker.memory.get(key, index)
+        payload = self.worker.memory.get(key, index)
+        return payload if payload is not None else self.worker.ahead.get(key, index)
 
     # ------------------------------------------------------------ what the core asks
 
@@ -248,7 +260,7 @@ class RelayVersions:
             case AnnounceHeld():
                 self._carry_out(self._book.encoding_held(key))
                 self._log_if_unannounced(key)
-                self.worker.prune(self._spared())
+                self.worker.prune(self._spared() | self._book.in_use)
             case ListChunks():
                 self.worker.list_chunks(key)
             case AbandonVersion(reason=reason, again=again, in_vain=in_vain):
@@ -263,26 +275,37 @@ class RelayVersions:
 
     def _stored(self, event: StoreEvent) -> None:
         match event:
-            case StateMade(key=key):
+            case StateMade(key=key, base_taken=base):
                 self._count_saved(key)
+                self._base_taken(base)
                 self._carry_out(self._book.made(key))
                 self._handle(KeyframeMade(EncodingKey(key.version, KEYFRAME_ID)))
                 self._log_if_unannounced(key)
-                self.worker.prune(self._spared())
-            case StateNotMade(key=key, reason=reason):
+                self.worker.prune(self._spared() | self._book.in_use)
+            case StateNotMade(key=key, reason=reason, base_taken=base):
                 log.error("delta unusable", version=key.version, encoding=key.encoding_id, reason=reason)
+                self._base_taken(base)
                 self._carry_out(self._book.not_made(key))
             case EncodingsRemoved(keys=keys):
                 self._book.removed(frozenset(keys))
-                self.worker.memory.discard(keys)
-                for key in keys:
-                    self._discard_list(key)
-                self._handle(VersionsRemoved(keys))
+                self._removed(keys)
             case StoreReady(key=key):
                 self._discard_list(key)  # from now on the store has it
                 self._handle(event)
             case _:
                 self._handle(event)
+
+    def _base_taken(self, base: EncodingKey | None) -> None:
+        if base is not None:
+            self._book.base_taken(base.version)
+            self._removed((base,))
+
+    def _removed(self, keys: tuple[EncodingKey, ...]) -> None:
+        self.worker.memory.discard(keys)
+        self.worker.ahead.discard(keys)
+        for key in keys:
+            self._discard_list(key)
+        self._handle(VersionsRemoved(keys))
 
     def _log_if_unannounced(self, key: EncodingKey) -> None:
         if self._book.waits_for_announcement(key.version):
@@ -319,7 +342,10 @@ class RelayVersions:
             case Drop(key=key, reason=reason):
                 self._handle(EncodingUnwanted(key, reason))
             case Materialise(key=key):
-                self.worker.materialise(key)
+                # An origin's state is used by no engine: every step would otherwise copy it, because the coordinator
+                # announces a version only once the origin holds it.
+                in_use = frozenset() if self._role == "origin" else self._book.in_use
+                self.worker.materialise(key, self._spared() | in_use)
             case Report(version=version):
                 self._report(version)
             case Acknowledge(version=version, holder=holder):

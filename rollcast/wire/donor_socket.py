@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import DaemonAway, MalformedMessage, WaitTimedOut
+from rollcast.wire.donor_end import last_end
 
 REQUEST_BYTES_MAX = 4096
 REPLY_BYTES_MAX = 1 << 20
@@ -56,7 +57,7 @@ def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEAD
         except OSError as error:
             raise DaemonAway(
                 f"no peer runs from {state_folder}",
-                cause=error.strerror or str(error),
+                cause=last_end(state_folder) or error.strerror or str(error),
                 fix="Start it with `rollcast peer join` or `rollcast peer run`, or name its folder with --state.",
             ) from None
     return parse(reply)

@@ -17,6 +17,11 @@ DURATION_S_MAX = 30 * 86400.0
 RATE_MAX = 1e12
 """Highest rate in a message: bytes or tokens a second."""
 
+# ---------------------------------------------------------------- games
+
+AGENTS_MAX = 16
+"""Agents of one game of an environment."""
+
 # ---------------------------------------------------------------- text
 
 PEER_ID_LENGTH_MAX = 64
@@ -105,7 +110,7 @@ Parsing a message of many small parts takes up to 28 times its bytes of memory."
 CERTIFICATE_BYTES_MAX = 16 << 10
 """Bytes of a certificate in a greeting."""
 CREDIT_CHUNKS_MAX = 4096
-"""Chunks that one credit message may name."""
+"""Chunks that one message about chunks passed on, or received another way, may name."""
 REQUEST_CHUNKS_MAX = 1024
 """Chunks that one request may name."""
 STRIPES_MAX = 1 << 15

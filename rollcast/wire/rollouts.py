@@ -120,6 +120,8 @@ class LeaseGrant:
     oldest_useful_version: Version
     kind: LeaseKind = "training"
     oldest_own_version: Version = Version(0)  # noqa: RUF009
+    keep_version_s: float = 0.0
+    """Seconds for which the peer keeps the version of an evaluation after its last rollout: a turn may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
         oldest_useful_version=lease.oldest_useful_version,
         oldest_own_version=lease.oldest_own_version,
         kind=_KIND_TO_PB[lease.kind],
+        keep_version_s=lease.keep_version_s,
     )
 
 
@@ -290,6 +293,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
     require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
     require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot occurs twice")
     require(0.0 < message.deadline_s <= limits.DURATION_S_MAX, "deadline out of range")
+    require(0.0 <= message.keep_version_s <= limits.DURATION_S_MAX, "how long to keep a version is out of range")
     return LeaseGrant(
         lease_id=LeaseId(_counter(message.lease_id)),
         fencing_token=FencingToken(_counter(message.fencing_token)),
@@ -302,6 +306,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
         oldest_useful_version=Version(_counter(message.oldest_useful_version)),
         oldest_own_version=Version(_counter(message.oldest_own_version)),
         kind=_KIND_FROM_PB[message.kind],
+        keep_version_s=message.keep_version_s,
     )
 
 

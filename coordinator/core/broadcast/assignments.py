@@ -25,11 +25,13 @@ class _Edges:
         self.below: dict[PeerId, set[PeerId]] = {}
         self.relays: dict[PeerId, list[tuple[Stripe, list[PeerId]]]] = {}  # parent -> its children by stripe
         for stripe in plan.stripes:
-            _add(self.sources, stripe.parents)
             _add(self.above, stripe.parents)
+            pushed = {child: parent for child, parent in stripe.parents.items() if child not in plan.pullers}
+            _add(self.sources, pushed)
             for parent, children in children_of(stripe.parents).items():
                 self.below.setdefault(parent, set()).update(children)
-                if stripe.stripe != DIRECT_STRIPE:
+            if stripe.stripe != DIRECT_STRIPE:
+                for parent, children in children_of(pushed).items():
                     self.relays.setdefault(parent, []).append((stripe, children))
         _add(self.above, plan.list_parents)
         self.lists = children_of(plan.list_parents)

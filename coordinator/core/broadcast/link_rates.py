@@ -14,8 +14,11 @@ _TRUSTED_AFTER_S = 0.25  # seconds of full uplink after which a measurement's co
 _HALF_LIFE_S = 1800.0  # of confidence: home links change with the hour
 _CONFIDENCE_MIN = 0.05  # below it a rate counts as unknown
 _NEWER_S = 0.25  # two heartbeats whose ages place a measurement closer together report the same one
-_SLOW_DOWNLINK_SHARE = 0.5  # share of the median rate of the same broadcasts, below which the downlink is the limit
-_RECEIVERS_MIN = 3  # with fewer the median says little
+# A peer whose fastest second stays below this share of what fast receivers of the same broadcasts had is limited by
+# its downlink. All that keep up receive at one rate, so a lower one is no accident.
+_SLOW_DOWNLINK_SHARE = 0.85
+_FAST_RECEIVERS_QUANTILE = 0.75
+_RECEIVERS_MIN = 3  # with fewer the others' rates say little
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class LinkRates:
 
     def __init__(self) -> None:
         self._records: OrderedDict[PeerId, _Record] = OrderedDict()
-        self._typical_downlink = 0.0  # median of receivers; 0: not known
+        self._fast_downlink = 0.0  # what the faster receivers had; 0: not known
 
     def observe(self, peer_id: PeerId, facts: PeerFacts, now: float) -> None:
         """Take over a heartbeat's measurements; one without a newer measurement changes nothing."""
@@ -82,15 +85,16 @@ class LinkRates:
         record.measured_at = measured_at
 
     def settle(self) -> None:
-        """Update what most peers receive; called before plans are made."""
-        rates = [record.downlink for record in self._records.values() if record.downlink > 0]
-        self._typical_downlink = median(rates) if len(rates) >= _RECEIVERS_MIN else 0.0
+        """Update what fast receivers receive; called before plans are made."""
+        rates = sorted(record.downlink for record in self._records.values() if record.downlink > 0)
+        place = int(_FAST_RECEIVERS_QUANTILE * (len(rates) - 1))
+        self._fast_downlink = rates[place] if len(rates) >= _RECEIVERS_MIN else 0.0
 
     def estimate(self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0) -> LinkEstimate:
         """Return the estimates for a peer's links; its uplink is bounded by its owner's cap (0: none)."""
         record = self._records.get(peer_id) or _Record()
         uplink, confidence = self.uplink(peer_id, now, upload_cap_bytes_per_second=upload_cap_bytes_per_second)
-        slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._typical_downlink
+        slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._fast_downlink
         downlink = record.downlink if slow else None
         return LinkEstimate(uplink, confidence, now - record.measured_at, downlink, record.rtt_s)
 

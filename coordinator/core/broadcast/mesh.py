@@ -6,11 +6,12 @@ section 3). The relays find the shares by themselves, from credits; here they ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from capacity.model.broadcast_bound import common_rate
-from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
+from capacity.model.broadcast_bound import common_rate, fluid_rate
+from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe, slower_than
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
@@ -34,17 +35,21 @@ def plan_mesh(
         uplinks: uplink of every member, the root included, in bytes a second.
         before: stripes in use, so that a relay keeps its own and none gets another's while chunks are in flight.
     """
-    relays = _relays(nodes, root, uplinks)
+    rate = _common_rate(nodes, root, uplinks)
+    slow = slower_than(rate, nodes)
+    relays = _relays(nodes, slow, root, uplinks)
+    pullers = slow if relays else frozenset()
     ids = _stripe_ids(relays, before)
     helping = _Helping(uplinks)
-    trees = [_tree(relay, nodes, root, relays, helping) for relay in relays]
-    rates = _rates(trees, [relay.peer_id for relay in relays], root.peer_id, uplinks)
+    trees = [_tree(relay, nodes, slow, root, relays, helping) for relay in relays]
+    rates = _rates(trees, [relay.peer_id for relay in relays], root.peer_id, uplinks, _costs(nodes, rate))
     source = uplinks[root.peer_id]
-    used = sum(rate * _copies(parents)[root.peer_id] for rate, parents in zip(rates, trees, strict=True))
+    used = sum(rate * _copies(parents, {})[root.peer_id] for rate, parents in zip(rates, trees, strict=True))
     if used > source:
         rates = [rate * source / used for rate in rates]
-    reaches_all = bool(nodes) and all(root.reaches(node) if relays else _at_all(root, node) for node in nodes)
-    direct = max(0.0, source - used) / len(nodes) if reaches_all else 0.0
+    pushed = [node for node in nodes if node.peer_id not in pullers]
+    reaches_all = bool(pushed) and all(root.reaches(node) if relays else _at_all(root, node) for node in pushed)
+    direct = max(0.0, source - used) / len(pushed) if reaches_all else 0.0
     total = sum(rates) + direct
     stripes = [
         Stripe(ids[relay.peer_id], parents, rate / total)
@@ -52,14 +57,39 @@ def plan_mesh(
     ]
     # Where the relays can surely pass on all that it sends, copies of its own would only waste its uplink.
     if reaches_all and (not stripes or used < _SURELY * source):
-        stripes.insert(0, Stripe(DIRECT_STRIPE, {node.peer_id: root.peer_id for node in nodes}, direct / total))
-    return Plan(root.peer_id, "mesh", tuple(stripes), total, _list_tree(nodes, root, relays, uplinks)), ids
+        stripes.insert(0, Stripe(DIRECT_STRIPE, {node.peer_id: root.peer_id for node in pushed}, direct / total))
+    lists = _list_tree(nodes, pullers, root, relays, uplinks)
+    return Plan(root.peer_id, "mesh", tuple(stripes), total, lists, pullers), ids
 
 
-def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[RelayNode]:
-    """Return the members whose uplinks justify a stripe; at least one if any unmetered one may relay."""
+def _common_rate(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> float:
+    """Return the bytes a second that members whose downlinks are no limit can receive; one member at least can."""
+    relays = [uplinks[node.peer_id] for node in nodes if node.may_relay]
+    downlinks = [
+        math.inf if node.downlink_bytes_per_second is None else node.downlink_bytes_per_second for node in nodes
+    ]
+    return min(fluid_rate(uplinks[root.peer_id], relays, downlinks), max(downlinks, default=math.inf))
+
+
+def _costs(nodes: Sequence[RelayNode], rate: float) -> dict[PeerId, float]:
+    """Return the share of each copy that a member takes, for members whose downlinks take less than this rate."""
+    return {
+        node.peer_id: node.downlink_bytes_per_second / rate
+        for node in nodes
+        if node.downlink_bytes_per_second is not None and node.downlink_bytes_per_second < rate
+    }
+
+
+def _relays(
+    nodes: Sequence[RelayNode], slow: frozenset[PeerId], root: RelayNode, uplinks: Mapping[PeerId, float]
+) -> list[RelayNode]:
+    """Return the members whose uplinks justify a stripe; at least one if any unmetered one may relay.
+
+    A member in ``slow``, whose downlink would hold back its stripe, gets none.
+    """
     others = {node.peer_id: sum(node.reaches(one) for one in nodes if one is not node) for node in nodes}
-    able = [node for node in nodes if node.may_relay and root.reaches(node) and others[node.peer_id]]
+    quick = [node for node in nodes if node.peer_id not in slow]
+    able = [node for node in quick if node.may_relay and root.reaches(node) and others[node.peer_id]]
     willing = [node for node in able if not node.metered]
     if not willing:  # metered ones only where the origin cannot reach every member
         return able[:1] if any(not root.reaches(node) for node in nodes) else []
@@ -111,12 +141,18 @@ class _Helping:
 
 
 def _tree(
-    relay: RelayNode, nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], helping: _Helping
+    relay: RelayNode,
+    nodes: Sequence[RelayNode],
+    slow: frozenset[PeerId],
+    root: RelayNode,
+    relays: Sequence[RelayNode],
+    helping: _Helping,
 ) -> Parents:
     """Return the relay's stripe: all others are its children, except those that only another member reaches."""
     parents = {relay.peer_id: root.peer_id}
     helpers = [one for one in relays if one is not relay and relay.reaches(one)]
-    last_resort = [one for one in nodes if one.may_relay and one is not relay and relay.reaches(one)]
+    quick = [one for one in nodes if one is not relay and one.peer_id not in slow]
+    last_resort = [one for one in quick if one.may_relay and relay.reaches(one)]
     for node in nodes:
         if node is relay:
             continue
@@ -134,11 +170,19 @@ def _tree(
 
 
 def _rates(
-    trees: Sequence[Parents], relays: Sequence[PeerId], root: PeerId, uplinks: Mapping[PeerId, float]
+    trees: Sequence[Parents],
+    relays: Sequence[PeerId],
+    root: PeerId,
+    uplinks: Mapping[PeerId, float],
+    costs: Mapping[PeerId, float],
 ) -> list[float]:
-    """Return the bytes per second of each stripe: what its relay's uplink carries, less in an overloaded tree."""
-    copies = [_copies(parents) for parents in trees]
-    rates = [uplinks[relay] / max(1, own.get(relay, 0)) for relay, own in zip(relays, copies, strict=True)]
+    """Return the bytes per second of each stripe: what its relay's uplink carries, less in an overloaded tree.
+
+    Args:
+        costs: share of each copy that a member takes; 1 for those that are not in it.
+    """
+    copies = [_copies(parents, costs) for parents in trees]
+    rates = [uplinks[relay] / max(1.0, own.get(relay, 0.0)) for relay, own in zip(relays, copies, strict=True)]
     loads: dict[PeerId, float] = {}
     for rate, own in zip(rates, copies, strict=True):
         for peer_id, count in own.items():
@@ -150,19 +194,27 @@ def _rates(
     ]
 
 
-def _copies(parents: Parents) -> dict[PeerId, int]:
-    copies: dict[PeerId, int] = {}
-    for parent in parents.values():
-        copies[parent] = copies.get(parent, 0) + 1
+def _copies(parents: Parents, costs: Mapping[PeerId, float]) -> dict[PeerId, float]:
+    """Return the copies that each parent sends, some of them in part."""
+    copies: dict[PeerId, float] = {}
+    for child, parent in parents.items():
+        copies[parent] = copies.get(parent, 0.0) + costs.get(child, 1.0)
     return copies
 
 
 def _list_tree(
-    nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], uplinks: Mapping[PeerId, float]
+    nodes: Sequence[RelayNode],
+    pullers: frozenset[PeerId],
+    root: RelayNode,
+    relays: Sequence[RelayNode],
+    uplinks: Mapping[PeerId, float],
 ) -> Parents:
-    """Return the tree of announcements and lists: from the origin to the fastest members, from them to the others."""
+    """Return the tree of announcements and lists: from the origin to the fastest members, from them to the others.
+
+    Members in ``pullers`` need no link with the origin, which sends copies of its own to all that it is linked with.
+    """
     first = sorted(relays, key=lambda node: (not node.address, -uplinks[node.peer_id]))[:_LIST_DEGREE]
-    reached = [node for node in nodes if root.reaches(node)]
+    reached = [node for node in nodes if node.peer_id not in pullers and root.reaches(node)]
     if len(reached) <= _LIST_DEGREE:
         parents = {node.peer_id: root.peer_id for node in reached}
     else:

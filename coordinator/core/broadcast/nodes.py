@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,8 @@ from rollcast.wire.ids import PeerId, StripeId
 
 Parents = Mapping[PeerId, PeerId]  # child -> parent; the root has none
 PlanMode = Literal["none", "mesh", "trees"]
+
+_SLOWER_SHARE = 0.9  # share of the plan's rate; rates are measured, and a downlink that just suffices is no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class Plan:
     Args:
         bytes_per_second: rate at which every member receives if rates are as the plan assumes.
         list_parents: the tree down which announcements and chunk lists go.
+        pullers: members whose downlinks take less than that rate. Nothing is pushed to them: they request chunks from
+            their parents in the stripes, as fast as they can receive.
     """
 
     root: PeerId
@@ -126,3 +130,13 @@ class Plan:
     stripes: tuple[Stripe, ...]
     bytes_per_second: float
     list_parents: Parents
+    pullers: frozenset[PeerId] = frozenset()
+
+
+def slower_than(rate: float, nodes: Iterable[RelayNode]) -> frozenset[PeerId]:
+    """Return the members whose downlinks are known to take less than this rate, in bytes a second."""
+    return frozenset(
+        node.peer_id
+        for node in nodes
+        if node.downlink_bytes_per_second is not None and node.downlink_bytes_per_second < _SLOWER_SHARE * rate
+    )

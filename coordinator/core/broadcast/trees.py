@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
+from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe, slower_than
 from coordinator.core.broadcast.tree_groups import Groups, in_one_lan, make_groups
 from coordinator.core.reach.holes import ENOUGH, UNRESTRICTED, can_punch
 from rollcast.wire.address_scope import may_be_named
@@ -79,7 +79,9 @@ def plan_trees(
         old = before[0].stripes[stripe].parents if before is not None and stripe < len(before[0].stripes) else {}
         parents = _Tree(members, capacities[stripe]).grow(old)
         planned.append(Stripe(StripeId(stripe + 1), parents, 1 / stripes))
-    return Plan(root.peer_id, "trees", tuple(planned), groups.bytes_per_second, planned[0].parents), groups
+    rate = groups.bytes_per_second
+    pullers = slower_than(rate, nodes) - groups.stripe_of.keys()
+    return Plan(root.peer_id, "trees", tuple(planned), rate, planned[0].parents, pullers), groups
 
 
 def _picky(nodes: Sequence[RelayNode]) -> frozenset[int]:

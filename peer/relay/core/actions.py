@@ -69,6 +69,24 @@ class SendCredit:
 
 
 @dataclass(frozen=True, slots=True)
+class SendGot:
+    """Report chunks that came another way to a link from which they were expected, so that it need not send them."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendDecline:
+    """Decline to send requested chunks, because more waits for this uplink than leaves in a moment."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendCancel:
     """Stop requesting, or stop serving, an encoding."""
 
@@ -203,6 +221,8 @@ Action = (
     | SendRequest
     | SendHave
     | SendCredit
+    | SendGot
+    | SendDecline
     | SendCancel
     | SendChunkList
     | SendAnnouncement

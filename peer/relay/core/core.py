@@ -33,10 +33,12 @@ from peer.relay.core.events import (
     ChunkSent,
     ChunkVerified,
     CreditReceived,
+    DeclineReceived,
     DialFailed,
     EncodingKnown,
     EncodingUnwanted,
     Event,
+    GotReceived,
     HaveReceived,
     HoldersKnown,
     KeyframeMade,
@@ -56,7 +58,16 @@ from peer.relay.core.events import (
 from peer.relay.core.state import RelaySettings, RelayState
 
 _ChunkEvent = ChunkArrived | ChunkVerified | ChunkCorrupt | ChunkSent
-_Message = WantReceived | RequestReceived | CancelReceived | HaveReceived | ChunkListReceived | CreditReceived
+_Message = (
+    WantReceived
+    | RequestReceived
+    | CancelReceived
+    | HaveReceived
+    | ChunkListReceived
+    | CreditReceived
+    | GotReceived
+    | DeclineReceived
+)
 _LinkEvent = PlanChanged | OfflineChanged | HoldersKnown | LinkUp | LinkDown | DialFailed
 _EncodingEvent = AnnouncementReceived | EncodingKnown | BroadcastStarted | EncodingUnwanted
 _StoreEvent = StoreReady | VersionFinished | StoreFailed | VersionRestored | KeyframeMade | VersionsRemoved
@@ -102,6 +113,8 @@ class RelayCore:
                 | HaveReceived()
                 | ChunkListReceived()
                 | CreditReceived()
+                | GotReceived()
+                | DeclineReceived()
             ):
                 self._apply_message(event, now)
             case PlanChanged() | OfflineChanged() | HoldersKnown() | LinkUp() | LinkDown() | DialFailed():
@@ -156,6 +169,10 @@ class RelayCore:
             case CreditReceived():
                 gossip.mentioned(self.state, event.link, event.key)
                 origin.credit_received(self.state, event, now)
+            case GotReceived():
+                forwarding.got_received(self.state, event)
+            case DeclineReceived():
+                pulling.source_declines(self.state, event, now)
 
     def _apply_link(self, event: _LinkEvent, now: float) -> None:
         match event:
@@ -209,6 +226,8 @@ class RelayCore:
             pulling.watch(state, encoding, now)
         forwarding.release_stuck(state)
         forwarding.report_to_wanting(state, now)
+        forwarding.report_got(state)
+        forwarding.take_turns(state)
         origin.watch_roots(state, now)
         links.close_unneeded(state, now)
         for peer_id in [peer_id for peer_id, until_s in state.penalised_until_s.items() if until_s <= now]:

@@ -226,6 +226,24 @@ class CreditReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class GotReceived:
+    """The other end reports chunks that it got another way: copies of them need not be sent."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclineReceived:
+    """The other end will not send these requested chunks, because more waits for its uplink than leaves in a moment."""
+
+    link: LinkId
+    key: EncodingKey
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkArrived:
     """A chunk frame arrived; its bytes are not verified yet and wait in the shell."""
 
@@ -313,6 +331,8 @@ Event = (
     | HaveReceived
     | ChunkListReceived
     | CreditReceived
+    | GotReceived
+    | DeclineReceived
     | ChunkArrived
     | ChunkVerified
     | ChunkCorrupt

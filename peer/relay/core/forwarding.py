@@ -12,17 +12,37 @@ from collections import deque
 from collections.abc import Sequence
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
+from peer.relay.core.actions import (
+    SendAnnouncement,
+    SendCancel,
+    SendChunk,
+    SendChunkList,
+    SendCredit,
+    SendDecline,
+    SendGot,
+    SendHave,
+)
 from peer.relay.core.catch_up import asked_for
 from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import CancelReceived, HaveReceived, LinkId, RequestReceived, WantReceived
+from peer.relay.core.events import CancelReceived, GotReceived, HaveReceived, LinkId, RequestReceived, WantReceived
 from peer.relay.core.state import Account, EncodingState, LinkState, Push, RelayState
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
+from rollcast.wire.limits import CREDIT_CHUNKS_MAX
 from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
 from rollcast.wire.token_bucket import TokenBucket
 
 # Newest encodings whose announcements and chunk lists a new link is sent.
 _INTRODUCED_MOST = 2
+# Chunks are given to as many links at once as this uplink serves within _AHEAD_S, and to _SLOTS_LEAST at least.
+_AHEAD_S = 0.25
+_SLOTS_LEAST = 3
+# A link whose chunk takes this many times as long as its share of the uplink waits for the other end.
+_STUCK_TIMES = 4.0
+# Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.
+_ANSWERED_WITHIN_S = 0.3
+_ANSWERS_LEAST = 4
+# A broadcast that gave out no chunk for this long is stuck.
+_GIVES_WITHIN_S = 1.0
 
 # ---------------------------------------------------------------- copies for children
 
@@ -118,16 +138,40 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
         return
     state.chunks_left += 1
     push = link.in_transport.popleft()
+    state.uplink.left(state.now_s)
     if push is not None:
         _count_as_sent(state, push.upstream)
     pump(state, link)
 
 
 def pump(state: RelayState, link: LinkState) -> None:
-    """Fill the link's transport: copies come before answers to requests, newer versions before older ones."""
-    while len(link.in_transport) < state.settings.outbox_chunks:
-        if not (_send_push(state, link) or _send_pull(state, link)):
-            return
+    """Fill the link's transport in its turn: copies come before answers, newer versions before older ones."""
+    if link.link not in state.turns:
+        state.turns.append(link.link)
+    take_turns(state)
+
+
+def take_turns(state: RelayState) -> None:
+    """Give chunks to the links that wait for their turn, as many at a time as leave within a moment."""
+    while state.turns and _has_slot(state):
+        link = state.links.get(state.turns.popleft())
+        while link is not None and len(link.in_transport) < state.settings.outbox_chunks:
+            if not (_send_push(state, link) or _send_pull(state, link)):
+                break
+
+
+def _has_slot(state: RelayState) -> bool:
+    """Return whether another chunk may be given to a transport.
+
+    On a slow uplink a chunk for each of many links would delay all of them, and this process's own requests and reports
+    behind them. A link whose chunk takes far longer than its share waits for the other end and holds no slot.
+    """
+    chunk_s = state.uplink.chunk_s
+    if chunk_s <= 0.0:
+        return True
+    slots = max(_SLOTS_LEAST, _AHEAD_S / chunk_s)
+    since_s = state.now_s - _STUCK_TIMES * slots * chunk_s
+    return sum(bool(one.in_transport) and one.given_at_s >= since_s for one in state.links.values()) < slots
 
 
 def _send_push(state: RelayState, link: LinkState) -> bool:
@@ -159,6 +203,8 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
     encoding = state.encodings.get(key)
     if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
         return False
+    if not any(one.in_transport for one in state.links.values()):
+        state.uplink.begins(state.now_s)
     link.in_transport.append(push)
     link.given_at_s, link.given_after = state.now_s, state.chunks_left
     if push is None:
@@ -221,9 +267,12 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
     if _answers(encoding, link.peer_id).take(0, state.now_s) > 0.0:
         state.do(SendCancel(link.link, event.key, "requested too often"))
         return
-    room = state.settings.pulls_most - sum(map(len, link.pulls.values()))
+    room = min(state.settings.pulls_most - sum(map(len, link.pulls.values())), _room_for_answers(state))
     theirs = state.theirs(link, encoding)
-    held = [index for index in event.indices if index in encoding.have][: max(0, room)]
+    offered = [index for index in event.indices if index in encoding.have]
+    held, declined = offered[: max(0, room)], offered[max(0, room) :]
+    if declined:
+        state.do(SendDecline(link.link, event.key, tuple(declined)))
     if held:
         asked_for(state, event.key)
         waiting = link.pulls.setdefault(event.key, deque())
@@ -231,8 +280,20 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
             theirs.discard(index)  # the requester lacks it, although it may have been sent before
             waiting.append(index)
         pump(state, link)
-    if len(held) < len(event.indices):
+    if len(offered) < len(event.indices):
         report(state, link, encoding)
+
+
+def _room_for_answers(state: RelayState) -> int:
+    """Return how many more requested chunks leave this uplink soon; others are better asked of another holder."""
+    chunk_s = state.uplink.chunk_s
+    if chunk_s <= 0.0:
+        return state.settings.pulls_most
+    waiting = sum(
+        len(link.in_transport) + sum(map(len, link.pulls.values())) + sum(map(len, link.pushes.values()))
+        for link in state.links.values()
+    )
+    return max(_ANSWERS_LEAST, int(_ANSWERED_WITHIN_S / chunk_s)) - waiting
 
 
 def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
@@ -279,12 +340,25 @@ def note_theirs(state: RelayState, event: HaveReceived) -> None:
 
 
 def report(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
-    """Send what is held of an encoding."""
+    """Send what is held of an encoding and may be requested."""
+    offered = _offered(state, encoding)
     if encoding.key in link.wants:
-        link.wants[encoding.key] = encoding.have.count
-    complete = encoding.phase == "held"
-    bitmap = b"" if complete else encoding.have.bitmap
+        link.wants[encoding.key] = offered
+    complete = encoding.phase == "held" and offered == encoding.chunk_count
+    bitmap = b"" if complete or offered < encoding.have.count else encoding.have.bitmap
     state.do(SendHave(link.link, encoding.key, encoding.chunk_count, bitmap, complete))
+
+
+def _offered(state: RelayState, encoding: EncodingState) -> int:
+    """Return how many chunks of an encoding may be requested here: all that are held, or none.
+
+    An origin offers none while it gives them out: each peer gets them soon from others, and where the origin's uplink
+    is the limit, every other peer would wait for what is sent to one of them twice. An origin that does not get on
+    offers them all the same.
+    """
+    broadcast = state.broadcasts.get(encoding.key)
+    giving = broadcast is not None and state.now_s - broadcast.given_at_s < _GIVES_WITHIN_S
+    return 0 if giving else encoding.have.count
 
 
 def report_to_wanting(state: RelayState, now: float) -> None:
@@ -292,13 +366,44 @@ def report_to_wanting(state: RelayState, now: float) -> None:
     for link in state.links.values():
         for key, reported in link.wants.items():
             encoding = state.encodings.get(key)
-            if encoding is None or encoding.have.count == reported:
+            if encoding is None or _offered(state, encoding) == reported:
                 continue
             settings = state.settings
             interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
             if now - link.reported_at_s >= interval_s:
                 link.reported_at_s = now
                 report(state, link, encoding)
+
+
+def got_elsewhere(state: RelayState, encoding: EncodingState, index: int, sender: LinkId) -> None:
+    """Note a chunk that came on request: the parents from which it may still come by push learn it at the next tick."""
+    if encoding.frontier < 0:
+        return  # nothing of it is pushed here
+    for peer_id in state.plan.parents:
+        link = state.link_to.get(peer_id)
+        if link is not None and link.link != sender:
+            link.got.setdefault(encoding.key, []).append(index)
+
+
+def report_got(state: RelayState) -> None:
+    """Report the chunks that came another way to the links from which they were expected."""
+    for link in state.links.values():
+        for key, indices in link.got.items():
+            for first in range(0, len(indices), CREDIT_CHUNKS_MAX):
+                state.do(SendGot(link.link, key, tuple(indices[first : first + CREDIT_CHUNKS_MAX])))
+        link.got.clear()
+
+
+def got_received(state: RelayState, event: GotReceived) -> None:
+    """Note chunks that the other end got from elsewhere, so that copies that wait for it are not sent."""
+    link = state.links.get(event.link)
+    encoding = state.encodings.get(event.key)
+    if link is None or encoding is None:
+        return
+    theirs = state.theirs(link, encoding)
+    for index in event.indices:
+        if 0 <= index < encoding.chunk_count:
+            theirs.add(index)
 
 
 def report_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:

@@ -1,9 +1,10 @@
 """Decide, at the origin of a broadcast, which relay is given which chunk.
 
 Push with ownership (Mutualcast; Li, Chou and Zhang 2005): each chunk is given to one stripe, whose root passes it on,
-so the origin sends it once. A root has a window of chunks, steered by how long it takes to pass one on, so each gets
-work in proportion to its real uplink, which need not be known. If no root has room and the origin's own uplink would
-idle, the origin sends copies to all neighbours. Near the end a root that would finish after the others gets no more.
+so the origin sends it once. In trees a stripe has several roots, and those of them that keep up are given the chunk. A
+root has a window of chunks, steered by how long it takes to pass one on, so each gets work in proportion to its real
+uplink, which need not be known. If no root has room and the origin's own uplink would idle, the origin sends copies to
+all neighbours. Near the end a root that would finish after the others gets no more.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ _UNKNOWN_BYTES_PER_SECOND = 10_000.0
 
 
 def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) -> None:
-    """Begin to broadcast an encoding that is held here."""
-    encoding = state.encodings.get(event.key)
-    if encoding is None or encoding.phase != "held" or event.key in state.broadcasts:
+    """Begin to broadcast an encoding: the chunks that are held here, and the others as they arrive."""
+    if event.key not in state.encodings or event.key in state.broadcasts:
         return
     if not state.broadcasts:
         for window in state.windows.values():
             window.begin()
-    state.broadcasts[event.key] = Broadcast(event.key, started_at_s=now)
+    state.broadcasts[event.key] = Broadcast(event.key, started_at_s=now, given_at_s=now)
     while len(state.broadcasts) > _BROADCASTS_MOST:
         del state.broadcasts[min(state.broadcasts)]
     issue(state, now)
@@ -67,12 +67,8 @@ def _window(state: RelayState, link: LinkState, owned: Owned) -> ServiceWindow |
 
 def issue(state: RelayState, now: float) -> None:
     """Give out chunks, the newest version first, while a root has room and little waits for this uplink."""
-    while state.broadcasts:
-        broadcast = state.broadcasts[max(state.broadcasts)]
-        encoding = state.encodings.get(broadcast.key)
-        if encoding is None or not broadcast.left(encoding.chunk_count) or _all_have(state, encoding):
-            del state.broadcasts[broadcast.key]
-            continue
+    while (broadcast := _next_broadcast(state)) is not None:
+        encoding = state.encodings[broadcast.key]
         backlog = _backlog(state, now)
         if backlog >= state.settings.issue_ahead_chunks:
             return
@@ -84,6 +80,17 @@ def issue(state: RelayState, now: float) -> None:
             _send_directly(state, broadcast, encoding)
         else:
             return
+
+
+def _next_broadcast(state: RelayState) -> Broadcast | None:
+    """Return the newest broadcast whose next chunk is here; remove those that have ended."""
+    for key in sorted(state.broadcasts, reverse=True):
+        broadcast, encoding = state.broadcasts[key], state.encodings.get(key)
+        if encoding is None or not broadcast.left(encoding.chunk_count) or _all_have(state, encoding):
+            del state.broadcasts[key]
+        elif broadcast.again or broadcast.next in encoding.have:
+            return broadcast
+    return None
 
 
 def _all_have(state: RelayState, encoding: EncodingState) -> bool:
@@ -109,6 +116,18 @@ def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
     return [state.link_to[peer_id] for peer_id in state.children.get(stripe, ()) if peer_id in state.link_to]
 
 
+def _keeping_up(state: RelayState, roots: list[LinkState], size_bytes: int) -> list[LinkState]:
+    """Return the roots of one stripe without those that have no room while half of the roots have some.
+
+    Such a root is given nothing until it has passed on what it has: the members below it request the chunks from their
+    parents in other stripes. So a slow or dead root costs its own subtree, and not the whole stripe.
+    """
+    used = {root.link: len(root.owned) / state.window_of(root.peer_id, size_bytes).chunks for root in roots}
+    ordered = sorted(roots, key=lambda root: used[root.link])
+    kept_least = (len(roots) + 1) // 2
+    return [root for place, root in enumerate(ordered) if place < kept_least or used[root.link] < 1.0]
+
+
 def _best_stripe(
     state: RelayState, broadcast: Broadcast, encoding: EncodingState, failed: LinkId | None, now: float
 ) -> StripeId | None:
@@ -126,6 +145,7 @@ def _best_stripe(
         roots = _roots(state, stripe)
         if not roots:
             continue
+        roots = _keeping_up(state, roots, size_bytes)
         windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
         service_s = max(window.service_s for window in windows.values())
         if service_s > 0.0:  # otherwise no root of it has passed on a chunk yet
@@ -137,9 +157,10 @@ def _best_stripe(
     return min(usable)[2] if usable else None
 
 
-def _take(broadcast: Broadcast) -> int:
+def _take(broadcast: Broadcast, now: float) -> int:
     """Remove and return the next chunk to give out."""
     broadcast.given += 1
+    broadcast.given_at_s = now
     if broadcast.again:
         return broadcast.again.popleft().index
     broadcast.next += 1
@@ -147,16 +168,17 @@ def _take(broadcast: Broadcast) -> int:
 
 
 def _give(state: RelayState, broadcast: Broadcast, encoding: EncodingState, stripe: StripeId, now: float) -> None:
-    index = _take(broadcast)
-    for root in _roots(state, stripe):
+    index = _take(broadcast, now)
+    roots = _keeping_up(state, _roots(state, stripe), encoding.chunk_size_bytes)
+    for root in roots:
         # A chunk that is given again may be there already: the root passes it on all the same.
         state.theirs(root, encoding).discard(index)
-        root.owned.append(Owned(encoding.key, index, now))
+        root.owned.append(Owned(encoding.key, index, now, alone=len(roots) == 1))
         forwarding.queue_push(state, root, encoding, Push(index, stripe, None))
 
 
 def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingState) -> None:
-    index = _take(broadcast)
+    index = _take(broadcast, state.now_s)
     state.counters.chunks_direct += 1
     for peer_id in state.neighbours:
         link = state.link_to.get(peer_id)
@@ -201,7 +223,8 @@ def _expected_s(state: RelayState, link: LinkState, owned: Owned) -> float:
 
 def _put_back(state: RelayState, root: LinkState, chunks: list[Owned], now: float) -> None:
     for owned in chunks:
-        if owned.key in state.encodings:
+        # Where other roots of the stripe were given it too, only the members below this one have to request it.
+        if owned.alone and owned.key in state.encodings:
             broadcast = state.broadcasts.setdefault(owned.key, _ended(state, owned.key, now))
             broadcast.again.append(Again(owned.index, root.link))
             state.counters.chunks_given_again += 1

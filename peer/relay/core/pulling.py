@@ -9,11 +9,12 @@ requested from another one as well.
 from __future__ import annotations
 
 import math
+from statistics import median_high
 
 from peer.links.neighbours import DISK_ROLE, MIRROR_ROLE, MIRROR_ROLES, EncodingKey, Neighbour
-from peer.relay.core.actions import Dial, SendCancel, SendRequest, SendWant
+from peer.relay.core.actions import Dial, SendCancel, SendGot, SendRequest, SendWant
 from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import CancelReceived, HaveReceived, LinkId
+from peer.relay.core.events import CancelReceived, DeclineReceived, HaveReceived, LinkId
 from peer.relay.core.state import EncodingState, LinkState, RelayState, Source
 from peer.relay.core.window import ServiceWindow
 from rollcast.wire.ids import Version
@@ -23,6 +24,10 @@ from rollcast.wire.versions.records import KEYFRAME_ID
 # A chunk is late if it is this many times as far behind the newest as chunks usually are on this peer.
 _USUAL_LAGS = 1.5
 _LAG_DECAY = 0.995
+# One slow parent makes a stripe come seconds late, which must not teach this peer to wait for seconds: chunks are
+# requested after _LAG_S_MOST, or after the time in which _LAG_CHUNKS_MOST chunks come where chunks take long.
+_LAG_S_MOST = 1.0
+_LAG_CHUNKS_MOST = 48
 # The newest chunk is noted at most every _FRONTIER_STEP_S, and _FRONTIERS_MOST of these notes are kept.
 _FRONTIER_STEP_S = 0.02
 _FRONTIERS_MOST = 512
@@ -35,6 +40,15 @@ _ORIGIN_SPARED_S = 0.25
 # For the last chunks: the uplinks are idle by then, and one slow source would delay the whole version.
 _HEDGE_S_LEAST_AT_END = 0.1
 _HEDGE_SERVICES_AT_END = 1.5
+
+# A chunk requested from a source that has not answered yet is late after this many usual service times.
+_HEDGE_SERVICES_UNKNOWN = 2.0
+# A source that declined requests is asked for nothing for this long.
+_BUSY_S = 0.3
+# What is left of the paces of a rank after the last source may round to 0.
+_PACE_LEAST = 1e-9
+# The service time of a source before any has answered.
+_UNKNOWN_SERVICE_S = 0.25
 
 _ROLE_ORDER = {"disk": -1, "peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
@@ -70,7 +84,7 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
     settings = state.settings
     ending = encoding.frontier >= encoding.chunk_count * (1.0 - _END_SHARE) - 1
     least_s = settings.late_s_least_at_end if ending else settings.late_s_least
-    usual_s = 0.0 if ending else _USUAL_LAGS * encoding.lag_s
+    usual_s = 0.0 if ending else _usual_s(encoding, now)
     before_s = now - max(least_s, usual_s)
     below = 0
     for at_s, frontier in encoding.frontier_at:
@@ -80,8 +94,15 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
     if encoding.pushed_at_s <= before_s:
         below = max(below, encoding.frontier)  # not every rise is noted
     quiet = now - encoding.pushed_at_s >= _quiet_s(state, encoding)
+    quiet |= 0.0 < encoding.all_claimed_at_s <= now - settings.late_s_least
     pushed = _expects_pushes(state) and encoding.holder is None
     return below if pushed and not quiet else encoding.chunk_count
+
+
+def _usual_s(encoding: EncodingState, now: float) -> float:
+    """Return how far behind the newest a chunk may be: as usual on this peer, unless that shows only a slow parent."""
+    pace_s = (now - encoding.announced_at_s) / max(1, encoding.have.count)
+    return min(_USUAL_LAGS * encoding.lag_s, max(_LAG_S_MOST, _LAG_CHUNKS_MOST * pace_s))
 
 
 def _expects_pushes(state: RelayState) -> bool:
@@ -94,7 +115,9 @@ def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
     if not encoding.pushed:
         return 0.0
     settings = state.settings
-    return max(settings.late_s_least, min(settings.stall_timeout_s, _USUAL_LAGS * encoding.lag_s))
+    if any(source.claims_all for source in encoding.sources.values()):
+        return settings.late_s_least  # whatever was still to be pushed, it can be requested now
+    return max(settings.late_s_least, min(settings.stall_timeout_s, _usual_s(encoding, state.now_s)))
 
 
 # ---------------------------------------------------------------- when to ask, and which source
@@ -275,7 +298,7 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Request missing and late chunks, from each source its share and no more than its window allows."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
-    ranks = _in_order(state, encoding)
+    ranks = _in_order(state, encoding, now)
     missing = encoding.have.missing_below(_late_below(state, encoding, now)) if ranks else 0
     on_disk = _on_disk(state, encoding)
     if on_disk:
@@ -284,13 +307,14 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         return
     asked, late = _asked(state, encoding, now)
     for sources in ranks:
-        weight = sum(_weight(state, link_id) for link_id in sources)
+        weights = {link_id: _pace(encoding, link_id, now) for link_id in sources}
+        weight = sum(weights.values())
         for link_id in sources:
             to_ask = (missing & ~asked) | late
             if not to_ask:  # as nearly always: this function runs after each chunk that was pulled
                 return
-            share = math.ceil(to_ask.bit_count() * _weight(state, link_id) / weight)
-            weight -= _weight(state, link_id)
+            share = math.ceil(to_ask.bit_count() * min(1.0, weights[link_id] / max(weight, _PACE_LEAST)))
+            weight -= weights[link_id]
             elsewhere = 0 if state.links[link_id].role == DISK_ROLE else on_disk
             chosen = _choose(state, encoding, link_id, (missing & ~elsewhere, asked, late), share, now)
             if chosen:
@@ -356,46 +380,61 @@ def _spare(source: Source) -> int:
     return source.window.chunks - len(source.requested)
 
 
-def _in_order(state: RelayState, encoding: EncodingState) -> list[list[LinkId]]:
+def _in_order(state: RelayState, encoding: EncodingState, now: float) -> list[list[LinkId]]:
     """Return the sources with room for requests, in ranks: those that always answered, then near ones, the origin last.
 
     The sources of one rank share the requests, the fastest of them first.
     """
     ranks: dict[tuple[int, bool, int], list[LinkId]] = {}
     for link_id, source in encoding.sources.items():
-        if source.claimed is not None and _spare(source) > 0:
+        if source.claimed is not None and _spare(source) > 0 and source.busy_until_s <= now:
             link = state.links[link_id]
             rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2)
             ranks.setdefault(rank, []).append(link_id)
-    return [sorted(ranks[rank], key=lambda one: (-_weight(state, one), one)) for rank in sorted(ranks)]
+    return [sorted(ranks[rank], key=lambda one: (-_pace(encoding, one, now), one)) for rank in sorted(ranks)]
 
 
-def _weight(state: RelayState, link_id: LinkId) -> int:
-    """Return a source's weight: the number of chunks that it has sent shows how fast it is."""
-    return 1 + state.links[link_id].useful
+def _pace(encoding: EncodingState, link_id: LinkId, now: float) -> float:
+    """Return the chunks a second that a source answers: its window / its service time (Little's law).
+
+    A request that waits longer than that time shows that the source has become slower.
+    """
+    source = encoding.sources[link_id]
+    waited_s = now - next(iter(source.requested.values())) if source.requested else 0.0
+    return source.window.size / max(source.window.service_s or _usual_service_s(encoding), waited_s)
+
+
+def _usual_service_s(encoding: EncodingState) -> float:
+    """Return the median service time of the sources that have answered."""
+    known = [source.window.service_s for source in encoding.sources.values() if source.window.service_s]
+    return median_high(known) if known else _UNKNOWN_SERVICE_S
 
 
 def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:
-    """Return the requested chunks, and those of them that are late and were requested only once, as bits."""
-    asked = late = twice = 0
-    ending = encoding.ending
+    """Return the requested chunks, and those of them that are late wherever they were requested, as bits."""
+    asked = patient = 0
+    ending = encoding.chunk_count - encoding.have.count <= len(encoding.sources)
+    usual_s = _usual_service_s(encoding)
     for source in encoding.sources.values():
         if not source.requested:
             continue
-        mine = encoding.have.bits_of(source.requested)
-        twice |= asked & mine
-        asked |= mine
-        limit_s = _hedge_after_s(state, source, ending)
-        if now - next(iter(source.requested.values())) > limit_s:
-            late |= encoding.have.bits_of([index for index, at_s in source.requested.items() if now - at_s > limit_s])
-    return asked, late & ~twice
+        asked |= encoding.have.bits_of(source.requested)
+        limit_s = _hedge_after_s(state, source, usual_s, ending)
+        if now - next(reversed(source.requested.values())) <= limit_s:
+            patient |= encoding.have.bits_of([i for i, at_s in source.requested.items() if now - at_s <= limit_s])
+    return asked, asked & ~patient
 
 
-def _hedge_after_s(state: RelayState, source: Source, ending: bool) -> float:
-    """Return the seconds after which a chunk requested from a source is requested from another one as well."""
+def _hedge_after_s(state: RelayState, source: Source, usual_s: float, ending: bool) -> float:
+    """Return the seconds after which a chunk requested from a source is requested from another one as well.
+
+    Args:
+        usual_s: the usual service time of sources. At the end it counts for all: others are idle then.
+    """
     if ending:
-        return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * source.window.service_s)
-    return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
+        return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * usual_s)
+    late_s = source.window.late_after_s or _HEDGE_SERVICES_UNKNOWN * usual_s
+    return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, late_s))
 
 
 def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: int, most: int) -> list[int]:
@@ -412,8 +451,9 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     if source is not None and asked_at_s is not None:
         source.unanswered, source.answered_at_s = 0, now
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
-    for other in encoding.sources.values():
-        other.requested.pop(index, None)
+    for other_id, other in encoding.sources.items():
+        if other.requested.pop(index, None) is not None:
+            state.do(SendGot(other_id, encoding.key, (index,)))
     if source is not None and _spare(source) >= max(1, source.window.chunks // 4):
         request_all(state, encoding, now)
 
@@ -432,8 +472,24 @@ def source_claims(state: RelayState, event: HaveReceived, now: float) -> None:
         claimed = ChunkSet.full(encoding.chunk_count)
     claimed = claimed or ChunkSet(encoding.chunk_count)
     source.claimed = claimed.as_int()
+    source.claims_all = claimed.complete
+    if claimed.complete and not encoding.all_claimed_at_s:
+        encoding.all_claimed_at_s = now
     for index in [index for index in source.requested if index not in claimed]:
         del source.requested[index]
+    request_all(state, encoding, now)
+
+
+def source_declines(state: RelayState, event: DeclineReceived, now: float) -> None:
+    """Request chunks elsewhere that a source will not send soon, and ask it for none for a moment."""
+    encoding = state.encodings.get(event.key)
+    source = encoding.sources.get(event.link) if encoding else None
+    if encoding is None or source is None:
+        return
+    source.busy_until_s = now + _BUSY_S
+    source.unanswered, source.answered_at_s = 0, now
+    for index in event.indices:
+        source.requested.pop(index, None)
     request_all(state, encoding, now)
 
 

@@ -8,7 +8,7 @@ requested, and the last one completes the encoding.
 
 from __future__ import annotations
 
-from peer.relay.core import encodings, forwarding, link_loss, pulling
+from peer.relay.core import encodings, forwarding, link_loss, origin, pulling
 from peer.relay.core.actions import Verify
 from peer.relay.core.events import ChunkArrived, ChunkCorrupt, ChunkListReceived, ChunkVerified
 from peer.relay.core.state import EncodingState, LinkState, RelayState
@@ -48,7 +48,7 @@ def chunk_arrived(state: RelayState, event: ChunkArrived, now: float) -> None:
 
 
 def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
-    """Count a new chunk, forward it, request further ones, and finish the encoding if it was the last."""
+    """Count a new chunk, forward or broadcast it, request further ones, and finish the encoding if it was the last."""
     link = state.links.get(event.link)
     encoding = state.encodings.get(event.key)
     if link is None or encoding is None or not encoding.have.add(event.index):
@@ -57,11 +57,15 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
     _count(state, link, event.size_bytes)
     encoding.came_at_s = encoding.searched_at_s = now
     _pass_on(state, link, encoding, event, now)
+    if event.stripe == NO_STRIPE:
+        forwarding.got_elsewhere(state, encoding, event.index, event.link)
     if encoding.pulling:
         pulling.pulled(state, encoding, event.link, event.index, now)
     if encoding.ending:
         forwarding.report_to_wanting(state, now)
     encodings.finish_if_complete(state, encoding)
+    if event.key in state.broadcasts:
+        origin.issue(state, now)
 
 
 def chunk_corrupt(state: RelayState, event: ChunkCorrupt, now: float) -> None:

@@ -10,7 +10,7 @@ from peer.links.neighbours import EncodingKey, Neighbour
 from peer.relay.core.actions import Action
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import LinkId, PlanChanged
-from peer.relay.core.window import ServiceWindow
+from peer.relay.core.window import ServiceWindow, UplinkPace
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 from rollcast.wire.token_bucket import TokenBucket
 
@@ -86,6 +86,7 @@ class Owned:
     key: EncodingKey
     index: int
     given_at_s: float
+    alone: bool = True  # no other root was given the chunk
 
 
 @dataclass(slots=True)
@@ -121,6 +122,7 @@ class LinkState:
     theirs: dict[EncodingKey, ChunkSet] = field(default_factory=dict)  # what the other end surely has
     wants: dict[EncodingKey, int] = field(default_factory=dict)  # to be reported -> chunks in the last report
     reported_at_s: float = 0.0  # when the last report was sent
+    got: dict[EncodingKey, list[int]] = field(default_factory=dict)  # to be reported: it need not send these chunks
     lists_sent: set[EncodingKey] = field(default_factory=set)
     lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
     in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
@@ -148,8 +150,10 @@ class Source:
 
     window: ServiceWindow
     claimed: int | None = None  # the chunks it claims to hold, as by ChunkSet.as_int; None until it answers
+    claims_all: bool = False
     requested: dict[int, float] = field(default_factory=dict)  # chunk -> when it was requested, the longest ago first
     answered_at_s: float = 0.0  # when it last sent a requested chunk, or was asked while no request was open
+    busy_until_s: float = 0.0  # it declined requests until then
     unanswered: int = 0  # times in a row that its requests were given up
 
 
@@ -174,6 +178,7 @@ class EncodingState:
     pushed_at_s: float = 0.0  # when the last pushed chunk came, or the announcement
     came_at_s: float = 0.0  # when the last new chunk came, or the announcement
     searched_at_s: float = 0.0  # when the last new chunk came, or further sources were last asked because none came
+    all_claimed_at_s: float = 0.0  # when a source first claimed to hold all of it; 0: none has
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # the holder that is being dialled for this encoding
@@ -219,6 +224,7 @@ class Broadcast:
     next: int = 0
     again: deque[Again] = field(default_factory=deque)  # before all others
     given: int = 0
+    given_at_s: float = 0.0  # when the newest chunk was given out, or the start
 
     def left(self, chunk_count: int) -> int:
         """Return how many chunks are still to be given out."""
@@ -285,6 +291,8 @@ class RelayState:
     settings: RelaySettings
     now_s: float = 0.0  # of the event that is being handled
     chunks_left: int = 0  # chunks that left this process, on all links
+    uplink: UplinkPace = field(default_factory=UplinkPace)
+    turns: deque[LinkId] = field(default_factory=deque)  # links with chunks that wait for their turn
     plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
     children: dict[StripeId, tuple[PeerId, ...]] = field(default_factory=dict)  # the plan's stripes, to look up
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)

@@ -18,6 +18,7 @@ _LARGEST = 4096.0
 # does not while chunks flow: with a queue that is never empty it would creep up, and the window with it.
 _BASE_GROWTH = 1.25
 _SMOOTHING = 0.2
+_PACE_SMOOTHING = 0.1
 # A chunk is late after this many smoothed service times.
 _LATE_SERVICES = 4.0
 
@@ -74,3 +75,26 @@ class ServiceWindow:
     def _set_size(self, size: float) -> None:
         self.size = min(_LARGEST, max(_SMALLEST, size))
         self.chunks = int(self.size)
+
+
+class UplinkPace:
+    """Measures how long this process's uplink takes for a chunk while it has some to send.
+
+    Attributes:
+        chunk_s: smoothed seconds for one chunk, to whichever link; 0 before the first has left.
+    """
+
+    __slots__ = ("_since_s", "chunk_s")
+
+    def __init__(self) -> None:
+        self.chunk_s = 0.0
+        self._since_s = 0.0  # when the last chunk left, or the first one was given to an idle uplink
+
+    def begins(self, now: float) -> None:
+        """An idle uplink is given a chunk."""
+        self._since_s = now
+
+    def left(self, now: float) -> None:
+        """A chunk left."""
+        self.chunk_s += (_PACE_SMOOTHING if self.chunk_s else 1.0) * (now - self._since_s - self.chunk_s)
+        self._since_s = now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -17,7 +17,7 @@ from rollcast.cli.options import Json, Settings
 from rollcast.policy.config import ModelConfig, adapted
 from rollcast.policy.lora import adapter_shapes
 from rollcast.policy.shapes import active_parameter_count, parameter_count
-from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
+from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk, supervised_disk
 from rollcast.policy.sizing.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
 from rollcast.policy.sizing.hardware import GIB
 from rollcast.policy.sizing.memory import (
@@ -27,11 +27,13 @@ from rollcast.policy.sizing.memory import (
     PeerShape,
     learner_memory,
     peer_memory,
+    store_memory,
 )
 from rollcast.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from learner.config import LearnerConfig
+    from learner.supervised.config import SftConfig
     from rollcast.cli.up_config import UpConfig
 
 
@@ -41,13 +43,15 @@ class MemoryPlan:
 
     model: ModelConfig
     learner: Estimate
-    peer: Estimate
+    peer: Estimate | None  # None: supervised training has no peers
     learner_fits: list[LearnerFit]
     peer_fits: list[PeerFit]
     devices: int  # of the configured mesh
     hosts: int  # of these devices
     rollouts: int  # that a peer generates at once, as configured
     disks: Mapping[str, Bytes]  # bytes by component of learner, origin and each peer
+    origin_host: Bytes = field(default_factory=dict)  # memory of the origin's host by component; it has no device
+    trainer: str = "learner"  # what the learner is called: "sft" for supervised training
 
 
 def plan_memory(
@@ -63,8 +67,8 @@ def plan_memory(
     Parameters
     ----------
     config
-        Configuration file (TOML) of `rollcast up`, or of a learner, for which the coordinator's default lengths of
-        rollouts are assumed.
+        Configuration file (TOML) of `rollcast up`, of `rollcast sft`, or of a learner, for which the coordinator's
+        default lengths of rollouts are assumed.
     attention
         fused: the attention scores are never materialised. plain: they are, as for short rows without a fused kernel.
     setting
@@ -72,7 +76,8 @@ def plan_memory(
     json_output
         Print one JSON object.
     """
-    plan = plan_of(config, setting, fused=attention == "fused")
+    with Console(stderr=True).status("reading the model and comparing hardware"):
+        plan = plan_of(config, setting, fused=attention == "fused")
     if json_output:
         print(json.dumps(as_json(plan)))
     else:
@@ -84,9 +89,12 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
     """Return the plan of a configuration file.
 
     Raises:
-        ConfigError: the file is for neither `rollcast up` nor a learner, or the vocabulary's size is not known.
+        ConfigError: the file is for neither `rollcast up`, `rollcast sft` nor a learner, or the vocabulary's size is
+            not known.
         ModelError: the model in learner.init_from cannot be read.
     """
+    if guess_role(path) == "sft":
+        return _supervised_plan(cast("SftConfig", load(path, "sft", settings)), fused=fused)
     up = _whole(path, settings)
     learner, sampling = up.learner, up.coordinator.sampling
     row_tokens = sampling.prompt_tokens_max + sampling.new_tokens_max
@@ -100,6 +108,7 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         up.peer.spool_bytes_max,
         engine.versions_on_device_min,
         1 if engine.devices == "all" else engine.devices,
+        up.peer.states_in_memory,
     )
     return MemoryPlan(
         model,
@@ -111,7 +120,17 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         shape.processes,
         engine.concurrent_rollouts,
         _disks(up, model, shape),
+        store_memory(model, up.origin.states_in_memory),
     )
+
+
+def _supervised_plan(sft: SftConfig, *, fused: bool) -> MemoryPlan:
+    learner = sft.learner()
+    model = _model(learner, setting="model")
+    shape = replace(learner_shape(learner, sft.row_tokens, fused=fused), recomputes=False, publishes=False)
+    disk = supervised_disk(model, shape, sft.checkpoint.keep, exports=sft.export is not None)
+    estimate, fits = learner_memory(model, shape), learner_fits(model, shape)
+    return MemoryPlan(model, estimate, None, fits, [], shape.devices, shape.processes, 0, {"sft": disk}, trainer="sft")
 
 
 def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True) -> LearnerShape:
@@ -158,9 +177,10 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
         "parameters": parameter_count(plan.model),
         "active_parameters": active_parameter_count(plan.model),
         "adapter_parameters": _adapter_parameters(plan.model),
-        "learner": _estimate_json(plan.learner) | {"devices": plan.devices, "hosts": plan.hosts},
-        "peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts},
-        "learner_fits": {
+        plan.trainer: _estimate_json(plan.learner) | {"devices": plan.devices, "hosts": plan.hosts},
+        **({} if plan.peer is None else {"peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts}}),
+        **({} if plan.peer is None else {"origin": {"host": dict(plan.origin_host)}}),
+        f"{plan.trainer}_fits": {
             fit.hardware.name: {"as_configured": fit.as_configured, "fsdp": fit.fsdp, "peak_bytes": fit.peak_bytes}
             for fit in plan.learner_fits
         },
@@ -184,10 +204,20 @@ def summary(plan: MemoryPlan) -> list[str]:
     for fit in plan.learner_fits:
         if not fit.as_configured and fit.fsdp:
             spread.setdefault(fit.fsdp, []).append(fit.hardware.name)
-    lines = [f"learner, {plan.learner.peak / GIB:.0f} GiB {mesh}: {', '.join(learner) or 'none'}"]
-    lines += [f"learner with mesh.fsdp = {fsdp}: {', '.join(names)}" for fsdp, names in sorted(spread.items())]
+    lines = [f"{plan.trainer}, {plan.learner.peak / GIB:.0f} GiB {mesh}: {', '.join(learner) or 'none'}"]
+    lines += [f"{plan.trainer} with mesh.fsdp = {fsdp}: {', '.join(names)}" for fsdp, names in sorted(spread.items())]
+    each = f" on each of {plan.hosts} hosts" if plan.hosts > 1 else ""
+    host = f"host memory: {plan.trainer} {plan.learner.host_peak / GIB:.0f} GiB{each}"
+    if plan.peer is not None:
+        lines += _peer_lines(plan, plan.peer)
+        host += f", origin {sum(plan.origin_host.values()) / GIB:.0f} GiB, peer {plan.peer.host_peak / GIB:.0f} GiB"
+    sizes = ", ".join(f"{name} {sum(parts.values()) / GIB:.0f} GiB" for name, parts in plan.disks.items())
+    return [*lines, host, f"disk: {sizes}"]
+
+
+def _peer_lines(plan: MemoryPlan, peer: Estimate) -> list[str]:
     peers = [fit.hardware.name for fit in plan.peer_fits if fit.as_configured]
-    lines.append(f"peer, {plan.peer.peak / GIB:.0f} GiB with {plan.rollouts} rollouts: {', '.join(peers) or 'none'}")
+    lines = [f"peer, {peer.peak / GIB:.0f} GiB with {plan.rollouts} rollouts: {', '.join(peers) or 'none'}"]
     fewer = [
         f"{fit.hardware.name} ({fit.rollouts_max})"
         for fit in plan.peer_fits
@@ -199,13 +229,7 @@ def summary(plan: MemoryPlan) -> list[str]:
     for one in plan.peer_fits:
         if not one.as_configured and one.devices > 1:
             divided.setdefault(one.devices, []).append(one.hardware.name)
-    lines += [f"peer over {devices} devices: {', '.join(names)}" for devices, names in sorted(divided.items())]
-    each = f" on each of {plan.hosts} hosts" if plan.hosts > 1 else ""
-    learner_gib, peer_gib = plan.learner.host_peak / GIB, plan.peer.host_peak / GIB
-    lines.append(f"host memory: learner {learner_gib:.0f} GiB{each}, peer {peer_gib:.0f} GiB")
-    sizes = ", ".join(f"{name} {sum(parts.values()) / GIB:.0f} GiB" for name, parts in plan.disks.items())
-    lines.append(f"disk: {sizes}")
-    return lines
+    return lines + [f"peer over {devices} devices: {', '.join(names)}" for devices, names in sorted(divided.items())]
 
 
 def _whole(path: Path, settings: tuple[str, ...]) -> Any:
@@ -218,12 +242,12 @@ def _whole(path: Path, settings: tuple[str, ...]) -> Any:
         return UpConfig.model_validate({"learner": load(path, "learner", settings)})
     raise ConfigError(
         f"{path} is the configuration of a {role}",
-        cause="only those of `rollcast up` and of the learner have a model",
+        cause="only those of `rollcast up`, of `rollcast sft` and of the learner have a model",
         fix="give one of these",
     )
 
 
-def _model(learner: Any) -> ModelConfig:
+def _model(learner: Any, setting: str = "learner.model") -> ModelConfig:
     from rollcast.policy.hub.load import model_config
 
     model = cast(ModelConfig, learner.model)
@@ -232,8 +256,8 @@ def _model(learner: Any) -> ModelConfig:
     if not model.vocabulary_size:
         raise ConfigError(
             "the size of the vocabulary is not known",
-            cause="it comes from the task's tokenizer once the run starts",
-            fix="set learner.model.vocabulary_size or learner.model.preset",
+            cause="it comes from the tokenizer once the run starts",
+            fix=f"set {setting}.vocabulary_size or {setting}.preset",
         )
     return adapted(model, learner.lora)
 
@@ -264,8 +288,10 @@ def _show(plan: MemoryPlan) -> None:
         count += f", {_adapter_parameters(plan.model) / 1e6:.1f} million in adapters of rank {plan.model.lora.rank}"
     form = ", base in NVFP4" if plan.model.has_packed_base else ""
     console.print(f"{count}, precision {plan.model.precision}{form}")
-    for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
-        console.print(_table(title, estimate))
+    console.print(_table(f"{plan.trainer}, each device", plan.learner))
+    if plan.peer is not None:
+        console.print(_table("peer", plan.peer))
+        console.print(_table("origin", Estimate({}, {}, plan.origin_host)))
     console.print(_disk_table(plan.disks))
     for line in summary(plan):
         console.print(line, soft_wrap=True)
@@ -293,6 +319,7 @@ def _table(title: str, estimate: Estimate) -> Table:
     add("always", estimate.resident)
     for phase, parts in estimate.phases.items():
         add(phase, parts)
-    table.add_row("peak", "", f"{estimate.peak / GIB:.2f}")
+    if estimate.peak:
+        table.add_row("peak", "", f"{estimate.peak / GIB:.2f}")
     add("host", estimate.host)
     return table

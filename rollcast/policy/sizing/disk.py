@@ -8,11 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.memory import Bytes, LearnerShape, master_bytes, moment_bytes, snapshot_bytes, version_bytes
+from rollcast.policy.sizing.memory import (
+    Bytes,
+    LearnerShape,
+    master_bytes,
+    moment_bytes,
+    parameter_bytes,
+    snapshot_bytes,
+    version_bytes,
+)
 
 DELTA_SHARE = 0.1
 """Bytes of all deltas of a version / bytes of the version. One delta has 0.002 to 0.008 at the learning rates of RL
 (docs/figures.md); larger learning rates change more bits."""
+_EXPORT_BYTES = 2  # of a parameter in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +50,17 @@ def learner_disk(model: ModelConfig, shape: LearnerShape, keeps: LearnerRetentio
     """
     version = version_bytes(model)
     versions = keeps.newest_versions + (keeps.checkpoints - 1) * (keeps.staleness_limit + 1)
-    state = master_bytes(model) * (1 + shape.reference + shape.critic)
-    state += moment_bytes(model, shape.state_dtype, shape.optimiser) * (1 + shape.critic)
     return _base(model) | {
         "versions": (versions + 1) * version,
         "their deltas": int(versions * version * DELTA_SHARE),
-        "checkpoints": (keeps.checkpoints + 1) * state,
+        "checkpoints": _checkpoint_bytes(model, shape, keeps.checkpoints),
     }
+
+
+def supervised_disk(model: ModelConfig, shape: LearnerShape, checkpoints: int, *, exports: bool) -> Bytes:
+    """Return the most bytes of supervised training's run folder and, if it ``exports`` its model, of the export."""
+    found = _base(model) | {"checkpoints": _checkpoint_bytes(model, shape, checkpoints)}
+    return found | ({"export": parameter_bytes(model, _EXPORT_BYTES)} if exports else {})
 
 
 def store_disk(model: ModelConfig, keeps: StoreRetention) -> Bytes:
@@ -58,6 +71,13 @@ def store_disk(model: ModelConfig, keeps: StoreRetention) -> Bytes:
         versions = max(version, min(versions, keeps.bytes_max))
         deltas = max(0, min(deltas, keeps.bytes_max - versions))
     return _base(model) | {"versions": versions + version, "their deltas": deltas}
+
+
+def _checkpoint_bytes(model: ModelConfig, shape: LearnerShape, kept: int) -> int:
+    """Return the bytes of the kept checkpoints, and of one that is being written."""
+    state = master_bytes(model) * (1 + shape.reference + shape.critic)
+    state += moment_bytes(model, shape.state_dtype, shape.optimiser) * (1 + shape.critic)
+    return (kept + 1) * state
 
 
 def _base(model: ModelConfig) -> Bytes:

@@ -80,6 +80,7 @@ class LearnerShape:
     processes: int = 1  # hosts that the devices belong to, in equal numbers
     teacher: ModelConfig | None = None  # held on the devices for distillation
     warm_start: bool = False  # which trains all weights in float32, also where adapters are trained afterwards
+    publishes: bool = True  # versions, which its own sampler can evaluate; supervised training does neither
 
     @property
     def devices(self) -> int:
@@ -97,6 +98,7 @@ class PeerShape:
     spool_bytes: int = 0  # finished rollouts that wait for the coordinator
     versions_on_device: int = 2  # 2: the next version is loaded while the active one generates; 1: in its place
     devices: int = 1  # that the model is divided among
+    states_in_memory: bool = True  # whether the store keeps the states that it makes from deltas in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +217,8 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         resident["critic and its states"] = masters + _shared(moments, shards)
     if shape.teacher is not None:
         resident["teacher"] = _shared(snapshot_bytes(shape.teacher), shards)
-    # It is copied on the devices, and written while the next step runs.
-    resident["a version that is published"] = _shared(version_bytes(model), shards)
-    largest = max(map(math.prod, trained_shapes(model).values()))
+    if shape.publishes:  # it is copied on the devices, and written while the next step runs
+        resident["a version that is published"] = _shared(version_bytes(model), shards)
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
     if shape.fsdp > 1 or _item_bytes(model) < 4 or model.has_packed_base:
         passes["a layer's weights, gathered and rounded"] = _gathered_bytes(model, shape)
@@ -227,12 +228,8 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     phases |= {
         "gradients": {"gradients (float32)": masters, **passes},
         "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
-        "publishing": {"a tensor as it is rounded": _shared(largest * 4, shards)},
-        # The learner's own sampler holds one rollout at least, and more only as far as memory is left.
-        "evaluation without peers": {
-            "keys and values of a rollout": _paged_tokens(shape.row_tokens) * cache_bytes_per_token(model)
-        },
     }
+    phases |= _publishing(model, shape, shards) if shape.publishes else {}
     return Estimate(resident, phases, _learner_host(model, shape, moments))
 
 
@@ -242,6 +239,17 @@ def _warm_start(model: ModelConfig, shards: int) -> dict[str, Bytes]:
     masters = _shared(master_bytes(whole), shards)
     moments = _shared(moment_bytes(whole, "float32", "muon"), shards)
     return {"warm start": {"all weights and gradients (float32)": 2 * masters, "their optimiser states": moments}}
+
+
+def _publishing(model: ModelConfig, shape: LearnerShape, shards: int) -> dict[str, Bytes]:
+    """Return the bytes of the phases in which a version is published, and evaluated where no peer does."""
+    largest = max(map(math.prod, trained_shapes(model).values()))
+    # The learner's own sampler holds one rollout at least, and more only as far as memory is left.
+    cached = _paged_tokens(shape.row_tokens) * cache_bytes_per_token(model)
+    return {
+        "publishing": {"a tensor as it is rounded": _shared(largest * 4, shards)},
+        "evaluation without peers": {"keys and values of a rollout": cached},
+    }
 
 
 def _learner_host(model: ModelConfig, shape: LearnerShape, moments: int) -> Bytes:
@@ -301,12 +309,25 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
         "reading prompts": {"activations": read * _layer_bytes(model, reading), **unpacked},
         "drawing": {"logits": _SAMPLED_COPIES * 4 * logits, **unpacked},
     }
-    host = {"state and delta": base + 2 * version, "finished rollouts": shape.spool_bytes}
+    read_from = {"frozen base": base} if base else {}
+    host = read_from | store_memory(model, shape.states_in_memory) | {"finished rollouts": shape.spool_bytes}
     if shape.versions_on_device > 1:
         phases["new version"] = {"weights that come": share}
     else:
         host["version that waits for the device"] = version
     return Estimate(resident, phases, host)
+
+
+def store_memory(model: ModelConfig, in_memory: bool) -> Bytes:
+    """Return the bytes of memory that the states of an origin's or peer's store take.
+
+    A state in memory is changed into the next one in place, or copied while an engine or another peer reads it. States
+    on disk take the page cache, which the kernel may drop; the one that is being read is counted.
+    """
+    version = version_bytes(model)
+    if not in_memory:
+        return {"pages of the state that is read": version}
+    return {"state held in memory": version, "state made while that one is read": version}
 
 
 def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:

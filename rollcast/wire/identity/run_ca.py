@@ -56,7 +56,7 @@ class RunCA:
         )
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(_path(folder), bundle, mode=0o600)
+            write_atomically(run_ca_path(folder), bundle, mode=0o600)
         except OSError as error:
             raise run_folder_error(folder, error) from None
         return cls(run_id, key, certificate)
@@ -69,14 +69,14 @@ class RunCA:
             WrongKey: the file does not exist or is damaged.
         """
         try:
-            bundle = _path(folder).read_bytes()
+            bundle = run_ca_path(folder).read_bytes()
             key = load_pem_private_key(bundle, password=None)
             certificate = x509.load_pem_x509_certificate(bundle)
         except (OSError, ValueError) as error:
             raise WrongKey(f"cannot read the run CA in {folder}", cause=str(error)) from None
         name = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         if len(name) != 1 or not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise WrongKey(f"{_path(folder)} holds no run CA")
+            raise WrongKey(f"{run_ca_path(folder)} holds no run CA")
         return cls(RunId(str(name[0].value)), key, certificate)
 
     @classmethod
@@ -87,7 +87,7 @@ class RunCA:
             WrongKey: the stored CA is damaged or of another run.
             RunFolderError: the folder cannot be written.
         """
-        if not _path(folder).exists():
+        if not run_ca_path(folder).exists():
             return cls.create(folder, run_id)
         authority = cls.load(folder)
         if authority.run_id != run_id:
@@ -149,7 +149,7 @@ class RunCA:
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def _path(folder: Path) -> Path:
+def run_ca_path(folder: Path) -> Path:
     return folder / "run-ca.pem"
 
 

@@ -16,6 +16,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.checks import require
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
+from rollcast.wire.links import chunk_buffers
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import HASH_BYTES, BytesLike, parse_bitmap
 from rollcast.wire.versions.receipts import NONCE_BYTES
@@ -183,7 +184,8 @@ class FrameParser:
         if not least <= length <= most:
             raise MalformedMessage(f"a frame of kind {self._kind} with {length} bytes")
         self._length, self._came = length, 0
-        self._body = bytearray(min(length, _FIRST_PIECE_BYTES[self._kind]))
+        first_bytes = min(length, _FIRST_PIECE_BYTES[self._kind])
+        self._body = chunk_buffers.SHARED.take(first_bytes) if self._kind == _CHUNK else bytearray(first_bytes)
 
     def _close_frame(self, body: bytearray) -> LinkFrame:
         self._body, self._came = None, 0
@@ -246,6 +248,12 @@ def _check_message(message: pb.LinkMessage) -> None:
         case "credit":
             require(message.credit.version <= limits.COUNTER_MAX, "a version is out of range")
             require(1 <= len(message.credit.indices) <= limits.CREDIT_CHUNKS_MAX, "a credit is too long or empty")
+        case "got":
+            require(message.got.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(1 <= len(message.got.indices) <= limits.CREDIT_CHUNKS_MAX, "a list of chunks is too long or empty")
+        case "decline":
+            require(message.decline.version <= limits.COUNTER_MAX, "a version is out of range")
+            require(1 <= len(message.decline.indices) <= limits.REQUEST_CHUNKS_MAX, "a refusal is too long or empty")
         case "want":
             require(message.want.version <= limits.COUNTER_MAX, "a version is out of range")
         case "request":

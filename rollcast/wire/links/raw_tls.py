@@ -109,14 +109,28 @@ class TakenTls:
         self._records.feed(data)
         self._incoming.write(data)
 
-    def read(self, buffer: memoryview) -> int:
-        """Decrypt into ``buffer``. Returns the number of bytes; 0 at the end of the connection.
+    def fill(self, buffer: memoryview) -> int:
+        """Decrypt into ``buffer`` until it is full or no record is complete. Returns the number of bytes.
+
+        OpenSSL gives out one record of at most 16 KiB at a time.
 
         Raises:
-            ssl.SSLWantReadError: no record is complete.
+            ssl.SSLZeroReturnError: the other end has closed the connection, and nothing was decrypted.
+            ssl.SSLWantReadError: no record is complete, and nothing was decrypted.
             ssl.SSLError: the received bytes are not valid TLS.
         """
-        return cast(int, self._object.read(len(buffer), buffer))
+        read, size = self._object.read, len(buffer)
+        filled = 0
+        try:
+            while filled < size:
+                count = cast(int, read(size - filled, buffer[filled:]))
+                if not count:
+                    raise ssl.SSLZeroReturnError
+                filled += count
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            if not filled:
+                raise
+        return filled
 
     def bytes_to_come(self, plaintext_bytes: int) -> int:
         """Return the figure of TlsRecords, counted from the first plaintext byte that is not read yet."""
@@ -136,6 +150,11 @@ class TakenTls:
         """Write our close_notify without waiting for the other end's."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._object.unwrap()
+
+    @property
+    def has_output(self) -> bool:
+        """Whether ``output`` returns any bytes."""
+        return bool(self._outgoing.pending)
 
     def output(self) -> bytes:
         """Return the encrypted bytes to send; empty if there are none."""

@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
 from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
+from rollcast.wire.links.output import LinkOutput
 from rollcast.wire.links.raw_tls import READ_BYTES, TakenTls
 from rollcast.wire.links.receiver import LinkClosed, LinkReceiver
 from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, set_receive_bytes, set_wake_bytes, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
+_CHUNKS_PER_BATCH = 64  # asked for at once
 _MESSAGES_PER_BATCH = 256  # frames handled at once; other connections have their turn between two batches
 _LINGER_S = 1.0  # most seconds that an ended link waits for its last bytes to leave and the other end to close
 
@@ -54,9 +56,9 @@ class LinkStream(asyncio.BufferedProtocol):
         self._first: asyncio.Future[None] | None = None
         self._paused = False  # whether the receiver has paused reading
         self._behind = False  # decrypted bytes wait for the next batch
-        self._full = False  # bytes wait for the socket
+        self._output = LinkOutput(tls, socket, self._sock)
         self._undrained = False  # a chunk was sent since drained() was called last
-        self._written_bytes = 0
+        self._going_on = False  # _go_on is due
         self._ended: LinkClosed | None = None
         self._write_timeout_s = write_timeout_s
         self._watch: asyncio.TimerHandle | None = None
@@ -102,13 +104,13 @@ class LinkStream(asyncio.BufferedProtocol):
 
     @property
     def full(self) -> bool:
-        """Whether bytes wait for the socket."""
-        return self._full
+        """Whether so many bytes wait for the socket that the next chunk should not be chosen yet."""
+        return self._output.full
 
     @property
     def waiting_bytes(self) -> int:
         """Return the number of bytes that wait in this process for the socket."""
-        return self._socket.get_write_buffer_size()
+        return self._output.waiting_bytes
 
     async def first_frame(self) -> LinkFrame:
         """Wait for the first frame and return it; nothing more is read before ``start``.
@@ -148,20 +150,23 @@ class LinkStream(asyncio.BufferedProtocol):
         frame = encode_message(message)
         if self._ended is not None:
             return
-        self._write(frame)
+        self._queue(frame)
+        self._soon_go_on()
         if self.waiting_bytes > LINK_WAITING_BYTES_MAX:
             self._cut("too many messages wait to be taken")
 
     def send_chunk(self, frame: Sequence[BytesLike]) -> None:
-        """Send the buffers of one chunk frame; the receiver's ``drained`` is called when they have left."""
+        """Send the buffers of one chunk frame; the receiver's ``drained`` follows when there is room for the next."""
         if self._ended is not None:
             return
         self._undrained = True
         # The header is a TLS record of its own, as small as the remainder that it would otherwise leave at the end:
         # the receiver knows the chunk's length, and how long to sleep, before the chunk comes.
-        self._write(*frame)
-        if not self._full:
-            self._loop.call_soon(self._tell_drained)
+        self._queue(*frame)
+        if self.full:
+            self._pump()
+        if not self.full:
+            self._soon_go_on()
 
     def pause_reading(self) -> None:
         """Stop delivering frames; the other end is held back once the kernel's buffers are full."""
@@ -187,7 +192,7 @@ class LinkStream(asyncio.BufferedProtocol):
         The receiver's ``closed`` is called without the code: the error is ours, not the other end's.
         """
         if self._ended is None and reason:
-            self._write(encode_error(reason, code))
+            self._queue(encode_error(reason, code))
         self.end(reason or "the link was closed here")
 
     def end(self, reason: str, code: str = "") -> None:
@@ -196,8 +201,11 @@ class LinkStream(asyncio.BufferedProtocol):
             return
         self._ended = LinkClosed(reason, code)
         self._loop.call_soon(self._tell_ended)
+        with contextlib.suppress(ssl.SSLError):
+            self._output.pump(everything=True)
         self._tls.send_close_notify()
-        self._flush()
+        with contextlib.suppress(ssl.SSLError):
+            self._output.pump(everything=True)
         with contextlib.suppress(OSError):
             self._socket.write_eof()  # sent after the bytes that still wait
         self._steer_reading()
@@ -219,11 +227,11 @@ class LinkStream(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._output.paused(self._loop.time())
 
     def resume_writing(self) -> None:
-        self._full = False
-        self._tell_drained()
+        self._output.resumed(self._loop.time())
+        self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._watch, self._linger):
@@ -240,25 +248,40 @@ class LinkStream(asyncio.BufferedProtocol):
     def _attach(self) -> None:
         self.congestion_control = tune(self._sock, self._options)
         self._tls.take_over(self)
-        self._full = self._socket.get_write_buffer_size() > 0
+        if self._socket.get_write_buffer_size():
+            self._output.paused(self._loop.time())
         self._socket.set_write_buffer_limits(high=0)  # pause_writing and resume_writing report when the kernel took all
-        self._flush()
+        self._pump()
         self._watch = self._loop.call_later(self._write_timeout_s, self._check_progress, -1)
 
-    def _write(self, *buffers: BytesLike) -> None:
+    def _queue(self, *buffers: BytesLike) -> None:
+        self.bytes_sent += sum(map(len, buffers))
+        self._output.write(*buffers)
+
+    def _pump(self) -> None:
         try:
-            for buffer in buffers:
-                self.bytes_sent += len(buffer)
-                self._tls.write(buffer)
+            self._output.pump()
         except ssl.SSLError as error:
             self.end(_broken(error))
-        self._flush()
 
-    def _flush(self) -> None:
-        data = self._tls.output()
-        if data:
-            self._written_bytes += len(data)
-            self._socket.write(data)
+    def _soon_go_on(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Ask for chunks while there is room, then send them: many small ones leave in one piece."""
+        self._going_on = False
+        for _ in range(_CHUNKS_PER_BATCH):
+            if not self._undrained or self.full or self._ended is not None:
+                break
+            self._undrained = False
+            if self._receiver is not None:
+                self._receiver.drained()
+        if self._ended is None:
+            self._pump()
+            if self._undrained and not self.full:
+                self._soon_go_on()
 
     def _read(self) -> None:
         """Decrypt the received bytes and deliver the frames that they complete."""
@@ -268,13 +291,16 @@ class LinkStream(asyncio.BufferedProtocol):
             self._decrypt(frames)
         except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            problem = LinkClosed("the link was closed")
         except ssl.SSLError as error:
             problem = LinkClosed(_broken(error))
         except LinkClosed as error:
             problem = error
         except RollcastError as error:
             problem = LinkClosed(error.what, error.code)
-        self._flush()  # TLS itself may have an answer to send
+        if self._ended is None:
+            self._pump()  # TLS itself may have an answer to send
         if frames:
             self._deliver(frames)
         if problem is not None:
@@ -283,12 +309,11 @@ class LinkStream(asyncio.BufferedProtocol):
             self._set_wake_bytes()
 
     def _decrypt(self, frames: list[LinkFrame]) -> None:
+        """Decrypt frames until there are enough of them, or raise what ``TakenTls.fill`` and the parser raise."""
         parser, tls = self._parser, self._tls
         while True:
             buffer = parser.buffer()
-            count = tls.read(buffer)
-            if not count:
-                raise LinkClosed("the link was closed")
+            count = tls.fill(buffer)
             self.bytes_received += count
             frame = parser.filled(count)
             if frame is not None:
@@ -301,8 +326,6 @@ class LinkStream(asyncio.BufferedProtocol):
                     self._loop.call_soon(self._catch_up)
                     self._steer_reading()
                     return
-            if not tls.readable:
-                return
 
     def _deliver(self, frames: list[LinkFrame]) -> None:
         if self._receiver is not None:
@@ -335,7 +358,7 @@ class LinkStream(asyncio.BufferedProtocol):
     def _fail(self, problem: LinkClosed) -> None:
         """End the link because the other end reported an error, caused one, or closed."""
         if problem.code == MalformedMessage.code and self._ended is None:
-            self._write(encode_error(problem.reason, problem.code))
+            self._queue(encode_error(problem.reason, problem.code))
         self.end(problem.reason, problem.code)
 
     def _cut(self, reason: str) -> None:
@@ -362,12 +385,6 @@ class LinkStream(asyncio.BufferedProtocol):
             self._wake_bytes = wake_bytes
             set_wake_bytes(self._sock, wake_bytes)
 
-    def _tell_drained(self) -> None:
-        if self._undrained and not self._full and self._ended is None:
-            self._undrained = False
-            if self._receiver is not None:
-                self._receiver.drained()
-
     def _tell_ended(self) -> None:
         self._wake_first()
         receiver, self._receiver = self._receiver, None
@@ -383,8 +400,7 @@ class LinkStream(asyncio.BufferedProtocol):
 
     def _check_progress(self, taken_before: int) -> None:
         """End the link if the other end has taken no bytes since the last check."""
-        waiting = self.waiting_bytes
-        taken = self._written_bytes - waiting
+        waiting, taken = self.waiting_bytes, self._output.taken_bytes
         if waiting and taken == taken_before:
             self._cut(f"the other end took no bytes for {self._write_timeout_s:g} s")
             return

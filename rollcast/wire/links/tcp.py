@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rollcast.runtime.errors import ConfigError
 
-# Bytes that the kernel takes before it has begun to send them. Few, so that the next chunk is chosen late.
+# Bytes that the kernel takes before it has begun to send them. Few, so that the next chunk is chosen late; see
+# set_unsent_bytes for fast links.
 _NOTSENT_LOWAT_BYTES = 16 << 10
 # Of the receive window, from the start. Since Linux 6.16 a window grows by what is read in a round trip less what still
 # lay unread when reading began (tcp_rcv_space_adjust): a process that sleeps until most of it has come, as a link does
@@ -116,6 +117,12 @@ def check_congestion_control(name: str) -> None:
 def set_wake_bytes(sock: socket.socket, size_bytes: int) -> None:
     """Let the socket become readable only when ``size_bytes`` wait in it, or when no more can come."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+
+
+def set_unsent_bytes(sock: socket.socket, size_bytes: int) -> None:
+    """Let the kernel take this many bytes before it has begun to send them, but no fewer than at first."""
+    if _LINUX and sock.fileno() >= 0:
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, max(size_bytes, _NOTSENT_LOWAT_BYTES))
 
 
 def _open_window(sock: socket.socket) -> None:

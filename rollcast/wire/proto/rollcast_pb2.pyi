@@ -186,7 +186,7 @@ class Slot(_message.Message):
     def __init__(self, sample_index: _Optional[int] = ..., seed: _Optional[int] = ..., prefix: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version", "kind", "oldest_own_version")
+    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version", "kind", "oldest_own_version", "keep_version_s")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,7 @@ class Lease(_message.Message):
     OLDEST_USEFUL_VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     OLDEST_OWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_VERSION_S_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     fencing_token: int
     group_id: int
@@ -209,7 +210,8 @@ class Lease(_message.Message):
     oldest_useful_version: int
     kind: LeaseKind
     oldest_own_version: int
-    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ..., kind: _Optional[_Union[LeaseKind, str]] = ..., oldest_own_version: _Optional[int] = ...) -> None: ...
+    keep_version_s: float
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ..., kind: _Optional[_Union[LeaseKind, str]] = ..., oldest_own_version: _Optional[int] = ..., keep_version_s: _Optional[float] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("lease_id", "fencing_token", "group_id", "sample_index", "segments", "finish_reason", "generate_s", "prefix_digest")
@@ -278,7 +280,7 @@ class ProtocolRange(_message.Message):
     def __init__(self, min: _Optional[int] = ..., max: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second", "has_held_leases", "held_leases", "instance_id", "public_name")
+    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second", "has_held_leases", "held_leases", "instance_id", "public_name", "sampler")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +296,7 @@ class Hello(_message.Message):
     HELD_LEASES_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_NAME_FIELD_NUMBER: _ClassVar[int]
+    SAMPLER_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     software: str
     role: str
@@ -309,7 +312,8 @@ class Hello(_message.Message):
     held_leases: _containers.RepeatedScalarFieldContainer[int]
     instance_id: str
     public_name: str
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ..., instance_id: _Optional[str] = ..., public_name: _Optional[str] = ...) -> None: ...
+    sampler: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ..., instance_id: _Optional[str] = ..., public_name: _Optional[str] = ..., sampler: _Optional[str] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("peer_id", "transport", "rtt_s", "bytes_sent", "bytes_received", "sent_bytes_per_second", "congestion_control", "lan")
@@ -332,7 +336,7 @@ class LinkReport(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ..., lan: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p", "swap", "engine_devices", "engine_versions", "addresses_refused")
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p", "swap", "engine_devices", "engine_versions", "loop_lag_s", "addresses_refused")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +369,7 @@ class Heartbeat(_message.Message):
     SWAP_FIELD_NUMBER: _ClassVar[int]
     ENGINE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LOOP_LAG_S_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_REFUSED_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
@@ -398,8 +403,9 @@ class Heartbeat(_message.Message):
     swap: SwapReport
     engine_devices: int
     engine_versions: int
+    loop_lag_s: float
     addresses_refused: int
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ..., swap: _Optional[_Union[SwapReport, _Mapping]] = ..., engine_devices: _Optional[int] = ..., engine_versions: _Optional[int] = ..., addresses_refused: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ..., swap: _Optional[_Union[SwapReport, _Mapping]] = ..., engine_devices: _Optional[int] = ..., engine_versions: _Optional[int] = ..., loop_lag_s: _Optional[float] = ..., addresses_refused: _Optional[int] = ...) -> None: ...
 
 class SwapReport(_message.Message):
     __slots__ = ("version", "kind", "paused_s", "moved_bytes", "read_back")
@@ -910,38 +916,50 @@ class HeldOutRequest(_message.Message):
     def __init__(self, count: _Optional[int] = ..., set: _Optional[str] = ...) -> None: ...
 
 class Example(_message.Message):
-    __slots__ = ("example_id", "prompt_token_ids", "answer_token_ids")
+    __slots__ = ("example_id", "prompt_token_ids", "answer_token_ids", "has_environment")
     EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ANSWER_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    HAS_ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     example_id: int
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     answer_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, example_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., answer_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    has_environment: bool
+    def __init__(self, example_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., answer_token_ids: _Optional[_Iterable[int]] = ..., has_environment: _Optional[bool] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("example_id", "token_ids", "sample_index", "keep", "version")
+    __slots__ = ("example_id", "token_ids", "sample_index", "keep", "version", "turn_lengths")
     EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    TURN_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     example_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sample_index: int
     keep: bool
     version: int
-    def __init__(self, example_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sample_index: _Optional[int] = ..., keep: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
+    turn_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, example_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., sample_index: _Optional[int] = ..., keep: _Optional[bool] = ..., version: _Optional[int] = ..., turn_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CompletionScore(_message.Message):
-    __slots__ = ("example_id", "reward", "exact")
+    __slots__ = ("example_id", "reward", "exact", "goes_on", "answer_token_ids", "answered_by_tools", "token_count")
     EXAMPLE_ID_FIELD_NUMBER: _ClassVar[int]
     REWARD_FIELD_NUMBER: _ClassVar[int]
     EXACT_FIELD_NUMBER: _ClassVar[int]
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_BY_TOOLS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     example_id: int
     reward: float
     exact: bool
-    def __init__(self, example_id: _Optional[int] = ..., reward: _Optional[float] = ..., exact: _Optional[bool] = ...) -> None: ...
+    goes_on: bool
+    answer_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    answered_by_tools: bool
+    token_count: int
+    def __init__(self, example_id: _Optional[int] = ..., reward: _Optional[float] = ..., exact: _Optional[bool] = ..., goes_on: _Optional[bool] = ..., answer_token_ids: _Optional[_Iterable[int]] = ..., answered_by_tools: _Optional[bool] = ..., token_count: _Optional[int] = ...) -> None: ...
 
 class EvaluationRequest(_message.Message):
     __slots__ = ("set", "version", "problems", "samples", "seed", "deadline_s")
@@ -988,7 +1006,7 @@ class BatchRequest(_message.Message):
     def __init__(self, step: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class TrainingRollout(_message.Message):
-    __slots__ = ("rollout_id", "group_id", "sample_index", "prompt_token_ids", "segments", "sampling", "reward", "finish_reason", "seed")
+    __slots__ = ("rollout_id", "group_id", "sample_index", "prompt_token_ids", "segments", "sampling", "reward", "finish_reason", "seed", "agents")
     ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -998,6 +1016,7 @@ class TrainingRollout(_message.Message):
     REWARD_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
     rollout_id: int
     group_id: int
     sample_index: int
@@ -1007,7 +1026,8 @@ class TrainingRollout(_message.Message):
     reward: float
     finish_reason: FinishReason
     seed: int
-    def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ...) -> None: ...
+    agents: int
+    def __init__(self, rollout_id: _Optional[int] = ..., group_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., reward: _Optional[float] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., seed: _Optional[int] = ..., agents: _Optional[int] = ...) -> None: ...
 
 class BatchPart(_message.Message):
     __slots__ = ("header", "rollouts", "unseen")
@@ -1020,7 +1040,7 @@ class BatchPart(_message.Message):
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollouts: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ..., unseen: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps", "unseen_count")
+    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps", "unseen_count", "staleness_limit")
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
@@ -1028,6 +1048,7 @@ class BatchHeader(_message.Message):
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_LIMIT_FIELD_NUMBER: _ClassVar[int]
     step: int
     ready: bool
     waiting_for: str
@@ -1035,7 +1056,8 @@ class BatchHeader(_message.Message):
     replayed: bool
     publish_every_steps: int
     unseen_count: int
-    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ..., unseen_count: _Optional[int] = ...) -> None: ...
+    staleness_limit: int
+    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ..., unseen_count: _Optional[int] = ..., staleness_limit: _Optional[int] = ...) -> None: ...
 
 class AnnounceReply(_message.Message):
     __slots__ = ("first_time",)
@@ -1207,6 +1229,26 @@ class Credit(_message.Message):
     indices: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Got(_message.Message):
+    __slots__ = ("version", "encoding_id", "indices")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Decline(_message.Message):
+    __slots__ = ("version", "encoding_id", "indices")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_ID_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    encoding_id: int
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Want(_message.Message):
     __slots__ = ("version", "encoding_id", "chunk_list", "announcement")
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1286,7 +1328,7 @@ class LinkError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class LinkMessage(_message.Message):
-    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding", "peer_records", "receipt_request", "receipt")
+    __slots__ = ("hello", "have", "chunk_list", "credit", "want", "cancel", "error", "announcement", "held", "request", "padding", "peer_records", "receipt_request", "receipt", "got", "decline")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HAVE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -1301,6 +1343,8 @@ class LinkMessage(_message.Message):
     PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    GOT_FIELD_NUMBER: _ClassVar[int]
+    DECLINE_FIELD_NUMBER: _ClassVar[int]
     hello: LinkHello
     have: Have
     chunk_list: ChunkList
@@ -1315,4 +1359,6 @@ class LinkMessage(_message.Message):
     peer_records: PeerRecords
     receipt_request: ReceiptRequest
     receipt: Signed
-    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., receipt_request: _Optional[_Union[ReceiptRequest, _Mapping]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ...) -> None: ...
+    got: Got
+    decline: Decline
+    def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., have: _Optional[_Union[Have, _Mapping]] = ..., chunk_list: _Optional[_Union[ChunkList, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., want: _Optional[_Union[Want, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., error: _Optional[_Union[LinkError, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., held: _Optional[_Union[VersionHeld, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., receipt_request: _Optional[_Union[ReceiptRequest, _Mapping]] = ..., receipt: _Optional[_Union[Signed, _Mapping]] = ..., got: _Optional[_Union[Got, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ...) -> None: ...

@@ -119,9 +119,35 @@ class HubTokenizer:
         if self._template is None:
             text = "\n".join(str(one["content"]) for one in messages)
             return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
-        if self._chat.system and not any(one["role"] == "system" for one in messages):
-            messages = [{"role": "system", "content": self._chat.system}, *messages]
-        return self.encode_rendered(self._template.render(messages, tools))
+        return self.encode_rendered(self._template.render(self._with_system(messages), tools))
+
+    def encode_rules(self, rules: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the token ids of what all agents of a game read; see TextTokenizer."""
+        if self._template is None:
+            return self.encode_chat(rules, tools)
+        for one in rules:
+            self._check(str(one.get("content") or ""))
+        return self.encode_rendered(self._template.render(self._with_system(rules), tools, answer_begins=False))
+
+    def encode_shown(self, rules: Sequence[Message], shown: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the token ids of what one agent is shown first; see TextTokenizer.
+
+        They are what the template writes behind the rules when it renders both. As in a reply, special tokens are
+        broken up: what is shown to one agent may be what another one wrote.
+        """
+        given = [{**one, "content": self._without_special(str(one["content"]))} for one in shown]
+        if self._template is None:
+            return self.encode("".join(str(one["content"]) for one in given))
+        before = self._with_system(rules)
+        text = self._template.render(before, tools, answer_begins=False)
+        whole = self._template.render([*before, *given], tools)
+        if not whole.startswith(text):
+            raise TaskError(
+                "the model's chat template changes the rules of a game where other messages follow",
+                cause="several agents need rules that stay as they are",
+                fix="give the rules as a system message, or use another template",
+            )
+        return self.encode_rendered(whole.removeprefix(text))
 
     def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Return the token ids between two turns of the policy; see TextTokenizer.
@@ -164,6 +190,12 @@ class HubTokenizer:
         for text in texts_of(messages):
             self._check(text)
         return self._template.render(messages, answer_begins=answer_begins)
+
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages behind the configured system message, unless they have one of their own."""
+        if not self._chat.system or any(one["role"] == "system" for one in messages):
+            return messages
+        return [{"role": "system", "content": self._chat.system}, *messages]
 
     def encode_rendered(self, text: str) -> list[int]:
         """Return the token ids of a part of a rendered conversation, whose special tokens are the template's own."""

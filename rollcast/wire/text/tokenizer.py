@@ -69,6 +69,24 @@ class TextTokenizer(Protocol):
         """
         ...
 
+    def encode_rules(self, rules: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the token ids of the messages that all agents of a game read, after which no turn begins yet.
+
+        Raises:
+            TaskError: the messages cannot be encoded.
+        """
+        ...
+
+    def encode_shown(self, rules: Sequence[Message], shown: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the token ids that follow ``encode_rules``, up to where an agent's first turn begins.
+
+        ``shown`` is what the agent is shown before that turn. Both together are one conversation of the template.
+
+        Raises:
+            TaskError: the messages cannot be encoded, or the template changes the rules where messages follow.
+        """
+        ...
+
     def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Return the token ids that follow a turn of the policy, up to where its next turn begins.
 
@@ -183,6 +201,14 @@ class Tokenizer:
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Return the ids of the messages' texts, one line each; there is no room for tools, which are left out."""
         return self.encode("\n".join(str(one["content"]) for one in messages))
+
+    def encode_rules(self, rules: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the same as ``encode_chat``, because this tokenizer has no chat template."""
+        return self.encode_chat(rules, tools)
+
+    def encode_shown(self, rules: Sequence[Message], shown: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """Return the ids of the shown messages' texts, one after the other."""
+        return self.encode("".join(str(one["content"]) for one in shown))
 
     def encode_reply(self, messages: Sequence[Message], *, ended: bool) -> list[int]:
         """Return the end of sequence if the turn lacks it, and the messages' texts one after the other."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 ToolFormat = Literal["hermes", "llama"]
 
-CALLS_MAX = 64  # of one turn; further ones are ignored
+CALLS_MAX = 64  # of one turn; further ones are text like any other
 _HERMES = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
 _PYTHON_TAG = "<|python_tag|>"
 _THINK_START, _THINK_END = "<think>", "</think>"
@@ -51,15 +51,26 @@ def parse_turn(text: str, form: ToolFormat) -> ParsedTurn:
     """
     reasoning, said = _split_thoughts(text)
     if form == "hermes":
-        found = [match.group(1) for match in _HERMES.finditer(said)]
-        content = _HERMES.sub("", said)
+        calls, content = _hermes(said)
     else:
-        found = [said.strip().removeprefix(_PYTHON_TAG)]
-        content = said
-    calls = tuple(call for one in found[:CALLS_MAX] if (call := _call(one)) is not None)
-    if form == "llama" and calls:
-        content = ""
+        call = _call(said.strip().removeprefix(_PYTHON_TAG))
+        calls, content = ((), said) if call is None else ((call,), "")
     return ParsedTurn(reasoning, content.strip(), calls)
+
+
+def _hermes(said: str) -> tuple[tuple[ToolCall, ...], str]:
+    """Return the calls in a text, and the rest of it. A malformed call stays text, so that it can be answered."""
+    calls = list[ToolCall]()
+
+    def taken(match: re.Match[str]) -> str:
+        call = _call(match.group(1)) if len(calls) < CALLS_MAX else None
+        if call is None:
+            return match.group(0)
+        calls.append(call)
+        return ""
+
+    content = _HERMES.sub(taken, said)
+    return tuple(calls), content
 
 
 def _split_thoughts(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@
     folder/{version}/{encoding}.part       preallocated, partly filled
     folder/{version}/{encoding}.data       complete
     folder/{version}/0.loading             a second name of the state while an engine loads it
-    folder/{version}/0.new                 a state that is being made; discarded after a restart
+    folder/{version}/0.new                 a state that is being made or copied; discarded after a restart
 
 A version's **state** is held once its keyframe, encoding 0, is on disk, whether it was received or made from an older
 state and a delta. Every **encoding** on disk can be served to others; a keyframe that was made needs ``list_chunks``
@@ -19,6 +19,12 @@ first.
     keyframe.finish()                            # and durable
     keyframe.list_chunks()                       # and can be served
 
+States may also be made **in memory** (``in_memory``): then a step writes its delta and nothing else. Each such state
+has a **lineage** of encodings on disk, a keyframe and the deltas after it, which retention keeps; after a crash the
+caller makes the state again from them. Once the deltas of a lineage amount to 60 % of a state, the state is copied to
+disk in the background, where it begins a new lineage. So every file is written once and never changed, and all that is
+written for a step is its delta and, over time, 1.7 times as much for the copies.
+
 File names are made of integers only. All calls block on the disk, most of them briefly. ``begin`` (fsync, and it hashes
 a partial encoding), ``finish`` (fsync), ``prepare``, ``advance``, ``materialise``, ``verify_state`` and ``list_chunks``
 (they go through the whole state) belong in a thread; the last five in the same one.
@@ -29,6 +35,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence, Set
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -42,14 +49,21 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.materialise import Materialisation
 from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion, parse_announcement
 from rollcast.wire.versions.retention import Kept, Retention, surplus
+from rollcast.wire.versions.state_memory import BackgroundCopies
 from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
 __all__ = ["ChunkStore", "StoredEncoding"]
 
 log = structlog.get_logger()
 
+_Key = tuple[Version, EncodingId]
+
 _ANNOUNCEMENT = "announcement"
 _NEW_STATE = "0.new"
+# Share of a state that the deltas of a lineage may take before the state is copied to disk: a step then writes
+# (0.6 + 1) / 0.6 = 2.7 times its delta, all in all. Replaying a lineage after a crash takes a pass over the state each.
+_COPY_AT_SHARE = 0.6
+_LINEAGE_MOST = 90  # deltas; peer.relay.version_book knows a few more announcements than that after a restart
 _VERSION_NAME = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -60,17 +74,28 @@ class ChunkStore:
         folder: the folder of this store alone; it is created if missing.
         keep_versions: number of newest states that ``prune`` keeps.
         keep_deltas: number of newest versions whose deltas it keeps.
-        keep_bytes: limit on the bytes of all of them; 0 means no limit.
+        keep_bytes: limit on the bytes of all of them on disk; 0 means no limit.
+        in_memory: make states from deltas in memory, as long as they fit.
 
     Raises:
         StoreError: the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, keep_versions: int, *, keep_deltas: int = 16, keep_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep_versions: int,
+        *,
+        keep_deltas: int = 16,
+        keep_bytes: int = 0,
+        in_memory: bool = False,
+    ) -> None:
         self.folder = self._folder = folder
+        self._in_memory = in_memory
         self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
         self._encodings: dict[tuple[int, int], StoredEncoding] = {}
         self._in_the_making: dict[Version, Materialisation] = {}
+        self._copies = BackgroundCopies()
         self._beginning: set[Version] = set()  # prune does not touch these, because begin may run in another thread
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +109,7 @@ class ChunkStore:
         for work in self._in_the_making.values():
             work.close()
         self._in_the_making.clear()
+        self._copies.close()
         for encoding in list(self._encodings.values()):
             encoding.close()
         self._encodings.clear()
@@ -144,7 +170,7 @@ class ChunkStore:
         self._work_on(delta)
 
     def advance(self, budget_bytes: int) -> bool:
-        """Do work ahead of time: make prepared states, and hash keyframes that arrive.
+        """Do work ahead of time: make prepared states, hash keyframes that arrive, copy states in memory to disk.
 
         Args:
             budget_bytes: bytes of state to process before this returns.
@@ -159,10 +185,15 @@ class ChunkStore:
             if self._in_the_making[version].advance(budget_bytes):
                 return True
         receiving = [encoding for encoding in list(self._encodings.values()) if not encoding.finished]
-        return any(encoding.advance_hash(budget_bytes) for encoding in receiving)
+        return any(encoding.advance_hash(budget_bytes) for encoding in receiving) or self._advance_copy(budget_bytes)
 
-    def materialise(self, delta: StoredEncoding) -> StoredEncoding:
+    def materialise(self, delta: StoredEncoding, *, keep_base: bool = False) -> StoredEncoding:
         """Make the state that a complete delta leads to.
+
+        The base is no longer held afterwards, also after an error, if it was in memory and could be changed in place.
+
+        Args:
+            keep_base: never change the base in place.
 
         Returns:
             The version's keyframe: complete and verified, but neither finished nor listed if it was not stored before.
@@ -175,19 +206,77 @@ class ChunkStore:
         if known is not None and known.state_held:
             return known
         work = self._work_on(delta)
+        lineage = self._lineage(delta)
         try:
-            work.finish()
+            work.finish(keep_base=keep_base)
         except (CorruptChunk, StoreError):
             work.path.unlink(missing_ok=True)
             raise
         finally:
             self._let_go(delta.version)
+            if work.base_taken:
+                self._base_taken(delta.manifest.base_version or Version(0))
         verified = delta.verified
         keyframe = StoredEncoding(self._version_folder(delta.version), verified, verified.keyframe, None)
-        keyframe.open_made(work.path)
+        if work.memory is None:
+            keyframe.open_made(work.path)
+        else:
+            keyframe.adopt_memory(work.memory, lineage)
         # A keyframe that was being received is dropped; its descriptor is closed once no reader uses it.
         self._encodings[delta.version, KEYFRAME_ID] = keyframe
+        self._begin_copy(keyframe)
         return keyframe
+
+    # ------------------------------------------------------------ states in memory, and their copies on disk
+
+    def _lineage(self, delta: StoredEncoding) -> tuple[_Key, ...]:
+        """Return the encodings on disk from which the state that a delta leads to can be made again."""
+        base = self.get(delta.manifest.base_version or Version(0))
+        before = base.lineage if base is not None and base.in_memory else ()
+        start = (delta.manifest.base_version or Version(0), KEYFRAME_ID)
+        return (*(before or (start,)), (delta.version, delta.encoding_id))
+
+    def _base_taken(self, version: Version) -> None:
+        """Close an encoding whose memory has become another version's, or use its copy on disk if there is one."""
+        taken = self._encodings.pop((version, KEYFRAME_ID))
+        self._copies.before_change(version, taken.manifest.size_bytes)  # what was not changed, if the delta was refused
+        if version not in self._copies:
+            self._use_copy(taken)
+
+    def _use_copy(self, encoding: StoredEncoding) -> bool:
+        """Open the copy on disk of a state that was in memory. Returns False if there is none."""
+        return self._reopen(encoding.verified, encoding.chunk_list() if encoding.listed else None)
+
+    def _reopen(self, verified: VerifiedVersion, chunk_list: bytes | None) -> bool:
+        """Open the finished file of a state. Returns False if there is none."""
+        keyframe = StoredEncoding(self._version_folder(verified.version), verified, verified.keyframe, chunk_list)
+        if not keyframe.open_complete():
+            return False
+        self._encodings[verified.version, KEYFRAME_ID] = keyframe
+        return True
+
+    def _begin_copy(self, keyframe: StoredEncoding) -> None:
+        """Begin to copy a state in memory to disk if its lineage is long, and no other copy is being written."""
+        deltas = [self.get(*key) for key in keyframe.lineage[1:]]
+        delta_bytes = sum(delta.manifest.size_bytes for delta in deltas if delta is not None)
+        long = delta_bytes >= _COPY_AT_SHARE * keyframe.manifest.size_bytes or len(deltas) >= _LINEAGE_MOST
+        if keyframe.memory is not None and long and not self._copies:
+            path = self._version_folder(keyframe.version) / _NEW_STATE
+            self._copies.begin(keyframe.version, keyframe.memory, path)
+
+    def _advance_copy(self, budget_bytes: int) -> bool:
+        """Write more of a copy; once it is durable, let all lineages that contain its version begin with it."""
+        worked, copied = self._copies.advance(budget_bytes)
+        verified = None if copied is None else self._stored_version(copied)
+        if copied is None or verified is None:
+            return worked
+        if self.get(copied) is None:
+            self._reopen(verified, None)
+        for encoding in list(self._encodings.values()):
+            if any(key[0] == copied for key in encoding.lineage):
+                later = (key for key in encoding.lineage if key[0] > copied)
+                encoding.lineage = ((copied, KEYFRAME_ID), *later)
+        return worked
 
     # ------------------------------------------------------------ retention
 
@@ -211,8 +300,11 @@ class ChunkStore:
             return []
         removed = []
         for one in surplus(self._kept(spared), self._retention):
-            if self._remove(Version(one.version), EncodingId(one.encoding_id)):
-                removed.append((Version(one.version), EncodingId(one.encoding_id)))
+            key = Version(one.version), EncodingId(one.encoding_id)
+            if one.in_memory and self._use_copy(self._encodings[key]):
+                continue  # only its memory is freed; the copy counts as a state on disk from now on
+            if self._remove(*key):
+                removed.append(key)
         for version in self._versions_on_disk():
             # What an earlier process received of a base is resumed, however many newer adapters come before it.
             if version < states[-1].version and version not in self._beginning | self._bases():
@@ -229,6 +321,7 @@ class ChunkStore:
         if any(encoding.readers for encoding in mine):
             return False
         self._let_go(version)
+        self._copies.drop(version)
         for encoding in mine:
             del self._encodings[version, encoding.encoding_id]
         folder = self._version_folder(version)
@@ -268,7 +361,13 @@ class ChunkStore:
         base = self.get(delta.manifest.base_version or Version(0))
         if base is None or delta.manifest.base_version is None:
             raise StoreError(f"the base of {delta!r} is not in this store")
-        work = Materialisation(base, delta, self._version_folder(delta.version) / _NEW_STATE)
+        work = Materialisation(
+            base,
+            delta,
+            self._version_folder(delta.version) / _NEW_STATE,
+            in_memory=self._in_memory and base.finished,
+            before_change=partial(self._copies.before_change, base.version),
+        )
         self._in_the_making[delta.version] = work
         return work
 
@@ -280,20 +379,35 @@ class ChunkStore:
     def _kept(self, spared: Set[tuple[Version, EncodingId]]) -> list[Kept]:
         applied = [work.delta for work in self._in_the_making.values()]
         bases = self._bases()
+        lineages = {key for encoding in list(self._encodings.values()) for key in encoding.lineage}
+        chain = self._chain()
         return [
             Kept(
                 encoding.version,
                 encoding.encoding_id,
-                encoding.manifest.size_bytes,
+                0 if encoding.in_memory else encoding.manifest.size_bytes,
                 encoding.state_held,
                 busy=encoding.readers > 0
                 or encoding.version in self._beginning
                 or encoding in applied
+                or (encoding.version, encoding.encoding_id) in chain
+                or (not encoding.in_memory and (encoding.version, encoding.encoding_id) in lineages)
                 or (encoding.version in bases and encoding.state_held),
                 spared=(encoding.version, encoding.encoding_id) in spared,
+                in_memory=encoding.in_memory,
             )
             for encoding in self.finished()
         ]
+
+    def _chain(self) -> set[_Key]:
+        """Return the deltas that lead on from the newest state: after a restart, the lineage that is applied again."""
+        deltas = [encoding for encoding in self.finished() if encoding.manifest.kind == "delta"]
+        following = {delta.manifest.base_version: (delta.version, delta.encoding_id) for delta in deltas}
+        version, chain = max((state.version for state in self._states()), default=None), set[_Key]()
+        while len(chain) < _LINEAGE_MOST and version in following:
+            chain.add(following[version])
+            version = following[version][0]
+        return chain
 
     def _bases(self) -> set[Version]:
         """Return the versions over whose states others here are adapters."""
@@ -316,7 +430,7 @@ class ChunkStore:
         if not alive:
             self.discard(version)
             return
-        keep = {_ANNOUNCEMENT} | ({_NEW_STATE} if version in self._in_the_making else set())
+        keep = {_ANNOUNCEMENT} | ({_NEW_STATE} if version in self._in_the_making or version in self._copies else set())
         folder = self._version_folder(version)
         try:
             for path in folder.iterdir():

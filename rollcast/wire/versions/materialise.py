@@ -1,15 +1,16 @@
-"""Make a version's state on disk from an older version's state and a delta, while the delta still arrives.
+"""Make a version's state from an older version's state and a delta, on disk or in memory.
 
-The base is read and the new state written block by block, so that memory is needed for one block. Disk space for the
-new
-state is reserved before the first chunk arrives, and each block is hashed as it is written, while it is in the
-processor's
-cache: little is left to do once the last chunk has arrived.
+The base is copied block by block while the delta still arrives, so that memory is needed for one block besides the
+result: space for the new state is reserved before the first chunk arrives, and each block is hashed as it is written,
+while it is in the processor's cache. A base in memory that nothing else reads is changed in place instead, once the
+whole delta is here, so that a state of any size is kept in memory once.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from blake3 import blake3
@@ -18,24 +19,40 @@ from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions.delta import DeltaDecoder
 from rollcast.wire.versions.files import preallocate, write_all
+from rollcast.wire.versions.state_memory import StateMemory, fits_in_memory
 from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
 
 class Materialisation:
     """One state that is being made, by one thread at a time.
 
-    Its base cannot be pruned until ``close`` is called.
+    If the result is to be in memory and the base is there too, and nothing reads it, ``finish`` changes the base into
+    the result. Otherwise the base is copied block by block, and cannot be pruned until ``close`` is called.
 
     Args:
         base: the keyframe of the version that the delta starts from; its state is held.
         delta: the encoding whose chunks arrive.
-        path: the file to make.
+        path: the file to make if the result is not in memory.
+        in_memory: make the result in memory, unless it has to be copied and does not fit.
+        before_change: called before bytes of the base up to the given offset are changed in place.
+
+    Attributes:
+        memory: the result, if it is in memory; it belongs to the caller once ``finish`` has returned.
+        base_taken: whether the base was changed in place: its memory is the result's, or lost if ``finish`` raised.
 
     Raises:
         StoreError: the disk is full or read-only, or base and delta do not belong together.
     """
 
-    def __init__(self, base: StoredEncoding, delta: StoredEncoding, path: Path) -> None:
+    def __init__(
+        self,
+        base: StoredEncoding,
+        delta: StoredEncoding,
+        path: Path,
+        *,
+        in_memory: bool = False,
+        before_change: Callable[[int], None] = lambda until_bytes: None,
+    ) -> None:
         record, old = delta.verified.record, base.verified.record
         if not base.state_held or delta.manifest.base_version != base.version:
             raise StoreError(f"{base!r} is not the base of {delta!r}")
@@ -43,36 +60,43 @@ class Materialisation:
             raise StoreError(f"version {base.version} has other tensors than version {record.version}")
         self.delta = delta
         self.path = path
+        self.memory: StateMemory | None = None
+        self.base_taken = False
         self._base = base
+        self._in_memory = in_memory
+        self._before_change = before_change
         self._next_chunk = 0
         self._refusal = ""  # the reason why the delta is malformed
-        self._lease = base.reader()
-        self._lease.__enter__()
-        try:
-            self._file = _FileBlocks(base, path, record.state_size_bytes)
-        except OSError as error:
-            self._lease.__exit__(None, None, None)
-            raise store_error(path.parent, error) from None
-        self._decoder = DeltaDecoder(record.tensors, self._file)
+        self._made = False
+        self._lease = ExitStack()
+        self._decoder: DeltaDecoder | None = None
+        if not (in_memory and base.in_memory):
+            self._copy()
 
     def advance(self, budget_bytes: int) -> bool:
         """Apply chunks that have arrived, in order, until about ``budget_bytes`` of the state have been made.
 
         Returns:
-            Whether anything was done; False once the delta has proved malformed, after which ``finish`` raises.
+            Whether anything was done; False once the delta has proved malformed, after which ``finish`` raises, and
+            before ``finish`` if the base may be changed in place: until then it can be used.
 
         Raises:
             StoreError: the disk refuses.
         """
+        if self._decoder is None:
+            return False
         until = self._decoder.done_bytes + budget_bytes
         before = self._next_chunk
         while not self._refusal and self._decoder.done_bytes < until and self.delta.has(self._next_chunk):
-            self._apply(self.delta.read(self._next_chunk))
+            self._apply(self._decoder, self.delta.read(self._next_chunk))
             self._next_chunk += 1
         return self._next_chunk > before
 
-    def finish(self) -> None:
+    def finish(self, *, keep_base: bool = False) -> None:
         """Apply the rest and check the hash of the state.
+
+        Args:
+            keep_base: copy the base even where it could be changed in place.
 
         Raises:
             CorruptChunk: the result is not the state that the learner signed.
@@ -80,45 +104,93 @@ class Materialisation:
         """
         if not self.delta.complete:
             raise StoreError(f"{self.delta!r} cannot be applied")
+        decoder = self._decoder or self._begin(keep_base)
         while self.advance(DELTA_BLOCK_BYTES):
             pass
         version = self.delta.version
         try:
-            self._decoder.finish()
+            decoder.finish()
         except MalformedMessage as error:
             raise _corrupt(version, self._refusal or error.what) from None
-        if self._file.digest() != self.delta.verified.record.state_hash:
+        if self._blocks.digest() != self.delta.verified.record.state_hash:
             raise _corrupt(version, f"version {self._base.version} with it does not hash to the signed state")
+        self._made = True
 
     def close(self) -> None:
-        """Release the base and close the file, which stays on disk. May be called again."""
-        if self._file.descriptor >= 0:
-            self._file.close()
-            self._lease.__exit__(None, None, None)
+        """Release the base, and what was made in memory unless ``finish`` returned; a file is closed and stays."""
+        self._lease.close()
+        if self.memory is not None and not self._made:
+            self.memory.close()
 
-    def _apply(self, chunk: bytes) -> None:
+    def _begin(self, keep_base: bool) -> DeltaDecoder:
+        """Begin a result in memory whose base is in memory too."""
+        self.memory = None if keep_base else self._base.take_memory()
+        if self.memory is None:
+            return self._copy()
+        self.base_taken = True
+        return self._decode_into(_MemoryBlocks(self.memory, self._before_change))
+
+    def _copy(self) -> DeltaDecoder:
+        """Begin a result that shares nothing with its base."""
+        size_bytes = self.delta.verified.record.state_size_bytes
         try:
-            self._decoder.feed(chunk)
+            if self._in_memory and fits_in_memory(size_bytes):
+                self.memory = StateMemory(size_bytes)
+                descriptor = self.memory.descriptor
+            else:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                self._lease.callback(os.close, descriptor)
+                preallocate(descriptor, size_bytes)
+            self._lease.enter_context(self._base.reader())
+        except OSError as error:
+            self._lease.close()
+            raise store_error(self.delta.folder, error) from None
+        return self._decode_into(_CopiedBlocks(self._base, descriptor, size_bytes))
+
+    def _decode_into(self, blocks: _MemoryBlocks | _CopiedBlocks) -> DeltaDecoder:
+        self._blocks = blocks
+        self._decoder = DeltaDecoder(self.delta.verified.record.tensors, blocks)
+        return self._decoder
+
+    def _apply(self, decoder: DeltaDecoder, chunk: bytes) -> None:
+        try:
+            decoder.feed(chunk)
         except MalformedMessage as error:
             self._refusal = error.what
         except OSError as error:
-            raise store_error(self.path.parent, error) from None
+            raise store_error(self.delta.folder, error) from None
 
 
-class _FileBlocks:
+class _MemoryBlocks:
+    """Change the blocks of a state in memory and hash them; a rollcast.wire.versions.delta.StateBlocks."""
+
+    def __init__(self, memory: StateMemory, before_change: Callable[[int], None]) -> None:
+        self.size_bytes = memory.size_bytes
+        self._view = memory.view
+        self._before_change = before_change
+        self._blake3 = blake3()
+
+    def load(self, start: int, stop: int) -> memoryview:
+        self._before_change(stop)
+        return self._view[start:stop]
+
+    def store(self, start: int, block: memoryview) -> None:
+        self._blake3.update(block)
+
+    def digest(self) -> bytes:
+        """Return the BLAKE3 hash of the blocks so far, which is the state's once all are made."""
+        return self._blake3.digest()
+
+
+class _CopiedBlocks:
     """Read the blocks of one file, write those of another and hash them; a rollcast.wire.versions.delta.StateBlocks."""
 
-    def __init__(self, base: StoredEncoding, path: Path, size_bytes: int) -> None:
+    def __init__(self, base: StoredEncoding, descriptor: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self._base = base
+        self._descriptor = descriptor
         self._block = memoryview(bytearray(min(DELTA_BLOCK_BYTES, size_bytes)))
         self._blake3 = blake3()  # on one thread: a block is too small for waking other cores to pay
-        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            preallocate(self.descriptor, size_bytes)
-        except OSError:
-            self.close()
-            raise
 
     def load(self, start: int, stop: int) -> memoryview:
         block = self._block[: stop - start]
@@ -126,16 +198,12 @@ class _FileBlocks:
         return block
 
     def store(self, start: int, block: memoryview) -> None:
-        write_all(self.descriptor, block, start)
+        write_all(self._descriptor, block, start)
         self._blake3.update(block)
 
     def digest(self) -> bytes:
         """Return the BLAKE3 hash of the blocks so far, which is the state's once all are made."""
         return self._blake3.digest()
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-        self.descriptor = -1
 
 
 def _corrupt(version: int, cause: str) -> CorruptChunk:

@@ -36,8 +36,10 @@ class Kept:
     """One encoding on disk.
 
     Args:
-        busy: the encoding is being read or received, another state is being made from it, or adapters need it.
+        busy: the encoding is being read or received, a state is being made from it or will be after a restart, or
+            adapters need it.
         spared: other peers are fetching it, so it may be older than the kept ones, within ``keep_bytes``.
+        in_memory: the state is in memory alone, where only the newest one is kept.
     """
 
     version: int
@@ -46,6 +48,7 @@ class Kept:
     is_state: bool
     busy: bool = False
     spared: bool = False
+    in_memory: bool = False
 
 
 def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
@@ -59,7 +62,11 @@ def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
     oldest_state = states[-retention.keep_versions :][0].version
     oldest_delta = min(versions[-retention.keep_deltas :][0], max(newest.version, versions[-_AHEAD_MOST:][0]))
     idle = [one for one in ordered if not (one.busy or one.spared)]
-    gone = [one for one in idle if one.version < (oldest_state if one.is_state else oldest_delta)]
+    gone = [
+        one
+        for one in idle
+        if one.version < (oldest_state if one.is_state else oldest_delta) or (one.in_memory and one != newest)
+    ]
     excess_bytes = sum(one.size_bytes for one in ordered) - sum(one.size_bytes for one in gone) - retention.keep_bytes
     # Old states go before deltas because they are large. Deltas ahead of the newest state are about to be used.
     for one in sorted(ordered, key=lambda one: (not one.is_state, one)):

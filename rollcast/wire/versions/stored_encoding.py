@@ -7,7 +7,7 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,9 +23,10 @@ from rollcast.wire.versions.chunks import (
     chunk_list,
     new_bitmap,
 )
-from rollcast.wire.versions.files import preallocate, read_all, write_all
+from rollcast.wire.versions.files import preallocate, read_all, read_vector, write_vector
 from rollcast.wire.versions.prefix_hash import PrefixHash
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.state_memory import StateMemory
 
 
 class StoredEncoding:
@@ -41,6 +42,9 @@ class StoredEncoding:
         verified: the version that it belongs to.
         manifest: the way in which it is cut into chunks.
         have: bitmap of the chunks on disk, as in the message Have.
+        folder: the folder of the version's files.
+        lineage: the encodings on disk, as (version, encoding), from which a state in memory can be made again: a
+            keyframe and the deltas after it. Empty for all others.
     """
 
     def __init__(self, folder: Path, verified: VerifiedVersion, manifest: Manifest, hashes: bytes | None) -> None:
@@ -48,16 +52,19 @@ class StoredEncoding:
         self.manifest = manifest
         self.have = new_bitmap(manifest.chunk_count)
         self.readers = 0
-        self._folder = folder
+        self.folder = self._folder = folder
+        self.lineage: tuple[tuple[Version, EncodingId], ...] = ()
+        self._memory: StateMemory | None = None
+        self._taken = False  # the memory has become another version's
         self._chunk_list = hashes
         self._finished = False
         self._state_verified = False
         self._state_hash: PrefixHash | None = None  # under way
         self._leading_chunks = 0  # chunks on disk before the first gap
         self._descriptor = -1
-        self._lock = (
-            threading.Lock()
-        )  # guards readers, the file's name, and the bitmap, in which several chunks share a byte
+        # Guards readers, the memory, the file's name, and the bitmap, in which several chunks share a byte. Reentrant:
+        # the end of a mapping may be noticed, by the garbage collector, in the middle of a locked section.
+        self._lock = threading.RLock()
         self._close: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -115,6 +122,32 @@ class StoredEncoding:
         self._have_all()
         self._state_verified = True
 
+    def adopt_memory(self, memory: StateMemory, lineage: tuple[tuple[Version, EncodingId], ...]) -> None:
+        """Adopt the verified state in memory, which this object closes from now on.
+
+        It counts as finished, because it can be made again from ``lineage``, whose encodings are all on disk.
+        """
+        self._memory, self.lineage = memory, lineage
+        self._descriptor = memory.descriptor
+        self._close = weakref.finalize(self, memory.close)
+        self._have_all()
+        self._state_verified = self._finished = True
+
+    def take_memory(self) -> StateMemory | None:
+        """Return the memory of the state, to change it into another one; this encoding cannot be used afterwards.
+
+        Returns None, and changes nothing, if the state is on disk or is being read.
+        """
+        with self._lock:
+            if self._memory is None or self.readers or self._taken:
+                return None
+            self._taken, self._state_verified, self._finished = True, False, False
+            memory, self._memory = self._memory, None
+            assert isinstance(self._close, weakref.finalize)
+            self._close.detach()
+            self._descriptor = -1
+            return memory
+
     def close(self) -> None:
         """Close the file descriptor; the encoding cannot be used afterwards."""
         self._close()
@@ -141,6 +174,16 @@ class StoredEncoding:
     def finished(self) -> bool:
         """Whether the encoding is durable and visible as complete."""
         return self._finished
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether this is a state that was made in memory and has no file of its own."""
+        return self._memory is not None
+
+    @property
+    def memory(self) -> StateMemory | None:
+        """Return the memory of the state; None if it is on disk."""
+        return self._memory
 
     @property
     def listed(self) -> bool:
@@ -178,25 +221,27 @@ class StoredEncoding:
         """
         self.manifest.chunk_range(index)
         check_chunk(self.chunk_list(), index, data)
-        return self.write_verified(index, data)
+        if bitmap_has(self.have, index):
+            return False
+        self.write_verified(index, [data])
+        return True
 
-    def write_verified(self, index: int, data: BytesLike) -> bool:
-        """Store a chunk that was checked against the chunk list before. Returns False if it was stored before.
+    def write_verified(self, first: int, chunks: Sequence[BytesLike]) -> None:
+        """Store consecutive chunks, from chunk ``first`` on, that were checked against the chunk list before.
 
         Raises:
             MalformedMessage: the encoding has no such chunk.
             StoreError: the disk refuses.
         """
-        start, _ = self.manifest.chunk_range(index)
-        if bitmap_has(self.have, index):
-            return False
+        start, _ = self.manifest.chunk_range(first)
+        self.manifest.chunk_range(first + len(chunks) - 1)
         try:
-            write_all(self._descriptor, data, start)
+            write_vector(self._descriptor, chunks, start)
         except OSError as error:
             raise store_error(self._folder, error) from None
         with self._lock:
-            bitmap_add(self.have, index)
-        return True
+            for index in range(first, first + len(chunks)):
+                bitmap_add(self.have, index)
 
     def read(self, index: int) -> bytes:
         """Return a chunk, verified again so that a failing disk cannot make this process serve corrupt data.
@@ -206,11 +251,27 @@ class StoredEncoding:
             MalformedMessage: the encoding has no such chunk.
         """
         start, stop = self.manifest.chunk_range(index)
-        if not bitmap_has(self.have, index):
-            raise StoreError(f"chunk {index} of version {self.version} is not in this store")
+        data = bytearray(stop - start)
+        self.read_into(index, [memoryview(data)])
+        return bytes(data)
+
+    def read_into(self, first: int, views: Sequence[memoryview]) -> None:
+        """Fill each view with one chunk, consecutive ones from chunk ``first`` on, verified as by ``read``.
+
+        Raises:
+            StoreError: a chunk is not on disk, or the disk changed it.
+            MalformedMessage: the encoding has no such chunk.
+        """
+        start, _ = self.manifest.chunk_range(first)
+        for index in range(first, first + len(views)):
+            if not self.has(index):
+                raise StoreError(f"chunk {index} of version {self.version} is not in this store")
+        index = first
         try:
-            data = os.pread(self._descriptor, stop - start, start)
-            check_chunk(self.chunk_list(), index, data)
+            with self.reader():
+                read_vector(self._descriptor, views, start)
+            for index, view in enumerate(views, first):
+                check_chunk(self.chunk_list(), index, view)
         except OSError as error:
             raise store_error(self._folder, error) from None
         except CorruptChunk:
@@ -219,7 +280,6 @@ class StoredEncoding:
                 cause=f"the disk under {self._folder} is failing, or another program wrote to it",
                 fix="check the disk, remove the folder and start again",
             ) from None
-        return data
 
     def read_state(self, view: memoryview, start: int) -> None:
         """Fill ``view`` with the state's bytes from ``start`` on, unverified.
@@ -271,7 +331,9 @@ class StoredEncoding:
         self._state_verified = True
 
     def list_chunks(self) -> None:
-        """Hash the chunks of a state that arrived without a chunk list, and keep the list durably. May be called again.
+        """Hash the chunks of a state that arrived without a chunk list, and keep the list: durably if it is on disk.
+
+        May be called again.
 
         Raises:
             CorruptChunk: the list is not the signed one.
@@ -285,22 +347,30 @@ class StoredEncoding:
         except MalformedMessage as error:
             raise CorruptChunk(error.what, cause="the disk changed it, or the learner signed a wrong list") from None
         try:
-            write_atomically(self._folder / f"{self.encoding_id}.list", hashes)
+            if not self.in_memory:
+                write_atomically(self._folder / f"{self.encoding_id}.list", hashes)
         except OSError as error:
             raise store_error(self._folder, error) from None
         self._chunk_list = hashes
 
     def state_bytes(self) -> memoryview:
-        """Return the state, read-only and mapped from disk; the view stays valid after the version is pruned.
+        """Return the state, read-only and mapped; the view stays valid after the version is pruned.
+
+        A state in memory counts as read as long as the view, or anything made from it without a copy, exists.
 
         Raises:
-            StoreError: this is not a complete keyframe.
+            StoreError: this is not a complete keyframe, or its memory has become another version's.
         """
         self._require_state()
-        try:
-            return memoryview(mmap.mmap(self._descriptor, self.manifest.size_bytes, access=mmap.ACCESS_READ))
-        except OSError as error:
-            raise store_error(self._folder, error) from None
+        with self.reader():
+            try:
+                mapped = mmap.mmap(self._descriptor, self.manifest.size_bytes, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise store_error(self._folder, error) from None
+            if self.in_memory:
+                self._count_reader()
+                weakref.finalize(mapped, self._end_reader)
+            return memoryview(mapped)
 
     def finish(self) -> None:
         """Make the encoding durable, then visible as complete. May be called again.
@@ -323,26 +393,42 @@ class StoredEncoding:
 
     @contextmanager
     def reader(self) -> Iterator[StoredEncoding]:
-        """Keep ``ChunkStore.prune`` from removing this encoding while the body runs."""
-        with self._lock:
-            self.readers += 1
+        """Keep ``ChunkStore.prune`` from removing this encoding, and its memory from being taken, in the body.
+
+        Raises:
+            StoreError: the memory has become another version's.
+        """
+        self._count_reader()
         try:
             yield self
         finally:
-            with self._lock:
-                self.readers -= 1
+            self._end_reader()
+
+    def _count_reader(self) -> None:
+        with self._lock:
+            if self._taken:
+                raise StoreError(f"the memory of version {self.version} has become a newer version's")
+            self.readers += 1
+
+    def _end_reader(self) -> None:
+        with self._lock:
+            self.readers -= 1
 
     @contextmanager
     def state_file(self) -> Iterator[Path]:
         """Return a name of the file of the state that stays while the body runs, and keep ``prune`` from removing it.
 
-        It is a link of its own, because ``finish`` renames the file, also while an engine loads it.
+        It is a link of its own, because ``finish`` renames the file, also while an engine loads it. That of a state in
+        memory can be opened by other processes of the same user, but not linked.
 
         Raises:
             StoreError: this is not a complete keyframe, or the file system has no hard links.
         """
         self._require_state()
         with self.reader():
+            if self.in_memory:
+                yield Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+                return
             try:
                 self._loading_path.unlink(missing_ok=True)  # of a process that was killed while it loaded
                 with self._lock:

@@ -70,6 +70,7 @@ def test_late_runs_are_counted_and_do_not_count(tmp_path: Path) -> None:
     assert figures["ratio_max"] == pytest.approx(4.0)
     assert figures["t_bcast_reported_s"] == pytest.approx(3.1)
     assert figures["slowest_downlink_ratio"] == pytest.approx(3.0)
+    assert (figures["worst_own_ratio"], figures["median_own_ratio"]) == (pytest.approx(3.0), pytest.approx(2.25))
     assert figures["source_bytes_ratio"] == pytest.approx(1.05)
     assert figures["cpu_s_per_gb"] == pytest.approx(10.0)  # 0.02 s for two copies of a megabyte
     assert system.closed

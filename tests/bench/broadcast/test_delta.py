@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 import pytest
 
-from bench.broadcast import delta, delta_network
+from bench.broadcast import delta, delta_network, materialise
 from bench.programs.noise_learner import LayerStack, noise
 from bench.systems.base import Broadcast
 from bench.wan.meter import Cost
@@ -15,7 +16,9 @@ from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.versions.records import PREVIOUS_ID, VersionRecord
 
 
-def test_one_small_layer_gives_every_figure_in_the_right_order() -> None:
+def test_one_small_layer_gives_every_figure_in_the_right_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Few steps; the state is so small that lists count.
+    monkeypatch.setattr(materialise, "written_ratio", partial(materialise.written_ratio, 1 << 20, 0.2))
     parser = argparse.ArgumentParser()
     delta.add_arguments(parser)
     figures = delta.run(parser.parse_args(["--mib", "1"])).figures
@@ -25,6 +28,8 @@ def test_one_small_layer_gives_every_figure_in_the_right_order() -> None:
     assert figures["encode_mb_s"] > 0
     assert figures["decode_mb_s"] > 0
     assert figures["materialise_mb_s"] > 0
+    assert figures["in_memory_mb_s"] > 0
+    assert 1 < figures["written_ratio"] < 5
     assert 0 <= figures["materialise_left_share"] <= 1
 
 
@@ -46,7 +51,14 @@ def test_the_learner_of_the_benchmark_makes_noise_weights_and_updates() -> None:
 
 def a_broadcast(seconds: float, sent_bytes: int, late_ms: float = 1.0) -> Broadcast:
     cost = Cost(sent_bytes, sent_bytes, 0, 1.0, 0.5, 4.0, 0.5, late_ms)
-    return Broadcast({1: seconds / 2, 2: seconds}, cost)
+    written = {"learner": 50 * sent_bytes, "origin": sent_bytes, "peer-1": 2 * sent_bytes}
+    return Broadcast(
+        {1: seconds / 2, 2: seconds},
+        cost,
+        origin_s=seconds,
+        encoding_bytes=(50 * sent_bytes, sent_bytes),
+        written_bytes=written,
+    )
 
 
 def test_figures_of_pairs_are_medians_of_ratios() -> None:
@@ -58,6 +70,9 @@ def test_figures_of_pairs_are_medians_of_ratios() -> None:
     assert figures["delta_time_ratio"] == pytest.approx(1 / 45)
     assert figures["delta_time_ratio_max"] == pytest.approx(1 / 40)
     assert figures["delta_bytes_ratio"] == pytest.approx(0.02)
+    assert figures["delta_time_ratio_from_freeze"] == pytest.approx(1 / 45)
+    assert figures["step_written_ratio"] == 2
+    assert figures["learner_written_ratio"] == 50
     assert figures["runs_rejected"] == 1
     late = delta_network.Pair(a_broadcast(1, 1), a_broadcast(1, 1, late_ms=1000.0))
     assert not late.valid

@@ -13,7 +13,7 @@ from bench.systems.base import Lines
 from bench.wan import build
 from bench.wan.meter import Meter
 from bench.wan.network import Network
-from bench.wan.scenarios import SCENARIOS, TROUBLES, Node, fluid_bound, scenario
+from bench.wan.scenarios import SCENARIOS, TROUBLES, Node, fluid_bound, own_bounds_s, scenario
 
 needs_network = pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
 
@@ -22,8 +22,15 @@ def _namespaces() -> set[str]:
     return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_scenario_has_a_source_and_eight_peers_but_two() -> None:
-    assert {name: len(nodes) for name, nodes in SCENARIOS.items() if len(nodes) != 9} == {"peers32": 33, "nat50": 17}
+def test_every_scenario_has_a_source_and_eight_peers_but_three() -> None:
+    others = {name: len(nodes) for name, nodes in SCENARIOS.items() if len(nodes) != 9}
+    assert others == {"homes12": 13, "peers32": 33, "nat50": 17}
+
+
+def test_a_receivers_own_bound_is_its_downlinks_or_what_all_could_have() -> None:
+    bounds_s = own_bounds_s(20_000_000, SCENARIOS["homes12"])  # 160 Mbit
+    assert bounds_s[1] == pytest.approx(8.0)  # the source's uplink
+    assert (bounds_s[9], bounds_s[12]) == (pytest.approx(10.0), pytest.approx(20.0))  # their downlinks
 
 
 def test_behind_routers_is_every_second_peer_and_never_the_source() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from rollcast.cli.main import app
 from rollcast.cli.run.plan_memory import plan_of, summary
+from rollcast.policy.shapes import parameter_count
 from rollcast.policy.sizing.hardware import CATALOGUE
 from rollcast.runtime.errors import ConfigError
 from tests.policy.hub.hub_files import model_folder, random_params
@@ -33,6 +34,19 @@ def test_json_has_bytes_by_component_and_fitting_hardware(capsys: pytest.Capture
     assert plan["learner"]["resident"]["parameters (float32)"] == 4 * plan["parameters"]
     assert plan["peer"]["resident"]["weights"] == 2 * plan["parameters"]
     assert set(plan["learner_fits"]) == set(plan["peer_fits"]) == {one.name for one in CATALOGUE}
+
+
+def test_progress_is_shown_on_a_terminal_beside_the_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(str(MATH), "--json") == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any output for a terminal then
+    monkeypatch.setenv("TERM", "xterm")
+    assert run(str(MATH), "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["parameters"] == 4_022_468_096
+    assert "comparing hardware" in captured.err
 
 
 @pytest.mark.parametrize("file", [MATH, CONFIGS / "qwen3-8b-lora.toml"])
@@ -70,7 +84,18 @@ def test_reported_log_probabilities_and_several_hosts_count() -> None:
     unaudited = plan_of(MATH, ('learner.behaviour="reported"', "learner.audited_rollouts=0"))
     assert "behaviour" not in unaudited.learner.phases
     assert several.learner.host_peak == pytest.approx(one.learner.host_peak / 4)
-    assert any("GiB on each of 4 hosts, peer" in line for line in summary(several))
+    assert any("GiB on each of 4 hosts, origin" in line for line in summary(several))
+
+
+def test_states_in_memory_count_on_the_hosts_of_origin_and_peer() -> None:
+    plan = plan_of(MATH)
+    assert plan.peer is not None
+    assert set(plan.origin_host) == {"state held in memory", "state made while that one is read"}
+    on_disk = plan_of(MATH, ("origin.store.states_in_memory=false", 'peer.engine.kind="vllm"'))
+    assert on_disk.peer is not None
+    state = plan.origin_host["state held in memory"]
+    assert sum(plan.origin_host.values()) - sum(on_disk.origin_host.values()) == state
+    assert plan.peer.host_peak - on_disk.peer.host_peak == state, "vLLM reads files, which are made on disk"
 
 
 def test_learner_file_and_model_folder_are_accepted(tmp_path: Path) -> None:
@@ -78,6 +103,28 @@ def test_learner_file_and_model_folder_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "learner.toml"
     file.write_text(f'init_from = "{folder}"\n')
     assert plan_of(file).model == TINY
+
+
+def test_supervised_training_has_no_peers_and_publishes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = model_folder(tmp_path / "model", TINY, random_params(TINY))
+    file = tmp_path / "sft.toml"
+    file.write_text(f'init_from = "{folder}"\nexport = "out"\n[data]\npath = "chats.jsonl"\n')
+    plan = plan_of(file)
+    assert plan.model == TINY
+    assert plan.peer is None
+    assert set(plan.learner.phases) == {"gradients", "optimiser step"}
+    assert "a version that is published" not in plan.learner.resident
+    assert plan.disks["sft"]["export"] == 2 * parameter_count(TINY)
+    longer, spread = plan_of(file, ("row_tokens=65536",)), plan_of(file, ("mesh.fsdp=2",))
+    assert longer.learner.peak > plan.learner.peak > spread.learner.peak
+    assert run(str(file), "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {"sft", "sft_fits", "disk"} < set(document)
+    assert "peer" not in document
+    assert run(str(file)) == 0
+    assert "sft, each device" in capsys.readouterr().out
 
 
 def test_unknown_vocabulary_is_an_error(tmp_path: Path) -> None:

@@ -110,6 +110,20 @@ async def test_waiting_until_kept_is_about_the_version_of_that_moment() -> None:
     await running.cancel()
 
 
+async def test_a_version_is_announced_once_its_publication_has_ended() -> None:
+    running, publisher = publications()
+    await running.announced()()  # none is in flight
+    publisher.may_keep.set()
+    await running.start(Version(0), SNAPSHOT)
+    announced = asyncio.ensure_future(running.announced()())
+    await running.kept()()
+    assert not announced.done()
+    publisher.may_finish.set()
+    async with asyncio.timeout(60.0):
+        await announced
+    assert publisher.story == ["start 0", "end 0"]
+
+
 async def test_a_failure_reaches_the_waiting_caller() -> None:
     running, publisher = publications()
     publisher.error = RunFolderError("disk full")
@@ -117,6 +131,8 @@ async def test_a_failure_reaches_the_waiting_caller() -> None:
     await running.start(Version(0), SNAPSHOT)
     with pytest.raises(RunFolderError):
         await running.kept()()
+    with pytest.raises(RunFolderError):
+        await running.announced()()
 
     running, publisher = publications()
     publisher.error = RunFolderError("disk full")

@@ -39,5 +39,6 @@ class CoordinatorPlans:
             f"{name}:1",
             may_relay=True,
             uplink_bytes_per_second=node.up_mbit_s * _BYTES_PER_MEGABIT,
+            downlink_bytes_per_second=node.down_mbit_s * _BYTES_PER_MEGABIT,
             rtt_s=4e-3 * node.delay_ms,
         )

@@ -128,6 +128,7 @@ class RelayNetwork(Shells):
         peers = [member for number, member in self.members.items() if number != ORIGIN]
         return Result(
             seconds={one.number: _since(max(start_s, one.joined_s), one.held_s.get(key)) for one in peers if one.alive},
+            nodes=self._nodes,
             bound=self._bound(),
             source_bytes_ratio=(origin.port.sent_bytes - sent_bytes) / sum(self.sizes),
             duplicates={one.number: one.duplicates - before.get(one.number, 0) for one in peers},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.wan.scenarios import Bound
+from bench.wan.scenarios import Bound, Node, own_bounds_s
 from peer.links.neighbours import Neighbour
 from peer.relay.core.events import PlanChanged, Stripe
 from rollcast.wire.ids import PeerId, PlanId, StripeId
@@ -172,6 +172,7 @@ class Result:
     """
 
     seconds: Mapping[int, float | None]
+    nodes: Sequence[Node]
     bound: Bound
     source_bytes_ratio: float  # all that left the origin's uplink / size
     duplicates: Mapping[int, int]  # chunks that arrived at a node that held them
@@ -183,6 +184,14 @@ class Result:
     @property
     def complete(self) -> bool:
         return all(seconds is not None for seconds in self.seconds.values())
+
+    def own_ratios(self, size_bytes: int) -> dict[int, float]:
+        """Return each receiver's time divided by its own bound; infinity for one that never got a copy."""
+        bounds_s = own_bounds_s(size_bytes, self.nodes)
+        return {
+            number: float("inf") if seconds is None else seconds / bounds_s[number]
+            for number, seconds in self.seconds.items()
+        }
 
     @property
     def last_s(self) -> float:

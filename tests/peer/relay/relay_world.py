@@ -74,13 +74,17 @@ class Member:
         self.peer_id, self.credentials = world.run.member(self.role)
         self.address = ""
         self._world = world
-        fields = {"role": self.role, "link": {"stall_timeout_s": 1.0}, "store": {"retry_s": 0.05}}
+        # Most tests push a version to the origin before anything else happens.
+        link = {"stall_timeout_s": 1.0, "relay_on_arrival": False}
+        fields = {"role": self.role, "link": link, "store": {"retry_s": 0.05}}
         self._config = PeerConfig.model_validate({**fields, **settings})
         self._open()
 
     def _open(self) -> None:
         keep = self._config.store
-        self.store = ChunkStore(self._world.folder / self.name, keep.keep_versions, keep_deltas=keep.keep_deltas)
+        self.store = ChunkStore(
+            self._world.folder / self.name, keep.keep_versions, keep_deltas=keep.keep_deltas, in_memory=True
+        )
         self.completed: list[Version] = []
         self.accusations: list[pb.Accusation] = []
         self.gave_up: list[StoreError] = []

@@ -15,7 +15,7 @@ def test_a_chunk_is_kept_until_newer_ones_need_its_memory() -> None:
         memory.keep(KEY, index, bytes([index]) * 10)
     assert [memory.get(KEY, index) for index in range(4)] == [bytes([index]) * 10 for index in range(4)]
     for index in range(4):
-        memory.stored(KEY, index)
+        memory.stored(KEY, [index])
     assert [memory.get(KEY, index) is not None for index in range(4)] == [False, False, True, True]
     assert memory.get(key_of(2), 3) is None
 
@@ -24,11 +24,11 @@ def test_removed_chunks_take_no_memory() -> None:
     memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=1000)
     for key in (KEY, key_of(2)):
         memory.keep(key, 0, bytes(10))
-        memory.stored(key, 0)
+        memory.stored(key, [0])
     memory.discard((KEY,))
     assert memory.get(KEY, 0) is None
     memory.keep(key_of(3), 0, bytes(10))
-    memory.stored(key_of(3), 0)
+    memory.stored(key_of(3), [0])
     assert memory.get(key_of(2), 0) == memory.get(key_of(3), 0) == bytes(10)
 
 
@@ -40,17 +40,17 @@ def test_memory_is_full_until_half_of_the_waiting_chunks_is_stored() -> None:
         full.append(memory.full)
     assert full == [False] * 10 + [True] * 2
     for index in range(12):
-        memory.stored(KEY, index)
+        memory.stored(KEY, [index])
         full.append(memory.full)
     assert full[12:] == [True] * 6 + [False] * 6
 
 
 def test_storing_an_unknown_chunk_does_nothing() -> None:
     memory = ChunkMemory(kept_bytes_most=100, unstored_bytes_most=10)
-    memory.stored(KEY, 1)
+    memory.stored(KEY, [1])
     memory.keep(KEY, 1, bytes(11))
-    memory.stored(KEY, 1)
-    memory.stored(KEY, 1)
+    memory.stored(KEY, [1])
+    memory.stored(KEY, [1])
     assert not memory.full
     assert memory.get(KEY, 1) == bytes(11)
 
@@ -61,12 +61,12 @@ def test_a_chunk_that_comes_again_is_counted_once() -> None:
     for _ in range(5):
         memory.keep(KEY, 1, bytes(30))
         assert not memory.full
-    memory.stored(KEY, 1)
+    memory.stored(KEY, [1])
     for _ in range(5):
         memory.keep(KEY, 2, bytes(10))
-        memory.stored(KEY, 2)
+        memory.stored(KEY, [2])
     memory.keep(KEY, 3, bytes(10))
-    memory.stored(KEY, 3)
+    memory.stored(KEY, [3])
     assert memory.get(KEY, 2) is not None
 
 

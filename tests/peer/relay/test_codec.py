@@ -4,11 +4,13 @@ import pytest
 
 from peer.links.neighbours import EncodingKey, Neighbour
 from peer.relay.codec import Message, event_of, key_of, message_of, plan_of
-from peer.relay.core.actions import SendCancel, SendCredit, SendHave, SendRequest, SendWant
+from peer.relay.core.actions import SendCancel, SendCredit, SendDecline, SendGot, SendHave, SendRequest, SendWant
 from peer.relay.core.events import (
     CancelReceived,
     CreditReceived,
+    DeclineReceived,
     Event,
+    GotReceived,
     HaveReceived,
     LinkId,
     PlanChanged,
@@ -33,6 +35,8 @@ HERE, THERE = LinkId(1), LinkId(9)
         (SendHave(HERE, KEY, 9, b"\x80\x80", False), HaveReceived(THERE, KEY, 9, b"\x80\x80", False)),
         (SendHave(HERE, KEY, 9, b"", True), HaveReceived(THERE, KEY, 9, b"", True)),
         (SendCredit(HERE, KEY, (5, 0)), CreditReceived(THERE, KEY, (5, 0))),
+        (SendGot(HERE, KEY, (5, 0)), GotReceived(THERE, KEY, (5, 0))),
+        (SendDecline(HERE, KEY, (5, 0)), DeclineReceived(THERE, KEY, (5, 0))),
         (SendCancel(HERE, KEY, "why"), CancelReceived(THERE, KEY, "why")),
     ],
 )

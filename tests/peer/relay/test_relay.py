@@ -6,6 +6,7 @@ import asyncio
 import json
 import struct
 import threading
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -105,6 +106,32 @@ async def test_announcement_and_list_go_ahead_of_the_chunks(tmp_path: Path) -> N
         await until(lambda: all(peer.store.get(0) is not None for peer in peers))
         assert [peer.report.chunk_bytes_from_origin for peer in peers] == [0, 0]
         assert all(peer.relay.stats().receiving is None for peer in peers), "nobody announced it to the run"
+
+
+async def test_an_origin_passes_chunks_on_before_its_own_copy_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, finish = threading.Event(), StoredEncoding.finish
+
+    def slow_finish(stored: StoredEncoding) -> None:
+        assert go_on.wait(60.0)
+        finish(stored)
+
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin", link={"stall_timeout_s": 1.0})
+        a, b = await world.add("a", "b")
+        await world.plan(origin, a, b)
+        published = world.published(0)
+        monkeypatch.setattr(StoredEncoding, "finish", slow_finish)
+        pushing = asyncio.create_task(world.push(published))
+        await until(lambda: all(peer.chunks_of(0) * CHUNK_BYTES >= len(published.state) for peer in (a, b)))
+        assert not pushing.done()
+        assert a.completed == b.completed == [], "a version is used once it is announced"
+        go_on.set()
+        await pushing
+        world.announce(published)
+        await until(lambda: all_hold([a, b], 0))
+        assert a.report.chunk_bytes_from_origin + b.report.chunk_bytes_from_origin == len(published.state)
 
 
 async def test_a_newer_plan_brings_a_late_joiner_in(tmp_path: Path) -> None:
@@ -283,7 +310,7 @@ async def test_a_late_joiner_receives_the_base_and_a_restart_does_not_receive_it
         for published in versions:
             await world.publish(published)
             await until(lambda published=published: all_hold([a], published.version))  # type: ignore[misc]
-        await until(lambda: a.store.versions() == [0, 3, 4])  # retention keeps the base
+        await until(lambda: a.store.versions() == [0, 1, 4])  # retention keeps the base, and what leads to 4
         (late,) = await world.add("late")
         world.announce(versions[-1], late)
         await world.plan(origin, a, late)
@@ -364,10 +391,9 @@ async def test_an_upload_cap_is_kept(tmp_path: Path) -> None:
         (a,) = await world.add("a")
         await world.plan(origin, a)
         published = world.published(0)
-        await world.push(published)
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        world.announce(published)
+        await world.publish(published)
         await until(lambda: a.completed)
         burst_bytes = bytes_per_second * 0.05
         assert loop.time() - begun_s > (len(published.state) - burst_bytes) / bytes_per_second
@@ -453,9 +479,9 @@ async def test_nothing_is_read_while_the_disk_is_behind(tmp_path: Path, monkeypa
     go_on, told = threading.Event(), list[str]()
     write = StoredEncoding.write_verified
 
-    def slow_write(stored: StoredEncoding, index: int, data: bytes) -> bool:
+    def slow_write(stored: StoredEncoding, first: int, chunks: Sequence[bytes]) -> None:
         go_on.wait(10.0)
-        return write(stored, index, data)
+        write(stored, first, chunks)
 
     monkeypatch.setattr(
         "peer.relay.store_worker.ChunkMemory", partial(ChunkMemory, unstored_bytes_most=4 * CHUNK_BYTES)

@@ -160,6 +160,14 @@ def test_thirty_unequal_peers_are_served_along_the_coordinators_trees() -> None:
     assert result.ratio <= 1.6
 
 
+def test_homes_with_slow_downlinks_delay_neither_each_other_nor_the_fast_ones() -> None:
+    """The coordinator knows the downlinks. Pushed to nevertheless, the fast homes took 1.3 times their own bounds."""
+    nodes, size_bytes = SCENARIOS["homes12"], 8 << 20
+    result = relay_network.broadcast(nodes, size_bytes, 32 << 10, SETTINGS, plan=CoordinatorPlans(nodes), warm_up=False)
+    assert max(result.own_ratios(size_bytes).values()) <= 1.22
+    assert result.source_bytes_ratio <= 1.1
+
+
 def test_a_death_costs_less_than_a_third() -> None:
     """The bound stands for the time without a death, which is at least as long."""
     bound_s = fluid_bound(16 << 20, SCENARIOS["homo50"]).seconds

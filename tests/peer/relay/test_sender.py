@@ -135,7 +135,7 @@ class World:
             chunk=lambda _key, _index: in_memory,
             announcement=lambda version: pb.VersionAnnouncement() if version == 1 else None,
             chunk_list=lambda _key: b"h" * 32,
-            worker=SimpleNamespace(read=read),
+            worker=SimpleNamespace(ahead=SimpleNamespace(read=read)),
         )
         self.sending = RelaySending(
             cast(Any, {LINK: link}), cast(Any, versions), sent=self.events.append, spawn=self.waiting.append

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import BytesLike
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VerifiedVersion, verify_announcement
 from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.relay.relay_steps import key_of
@@ -32,7 +33,7 @@ NOTHING = ChunkSet(CHUNKS).bitmap
 
 class Setup:
     def __init__(self, folder: Path, durable_first: bool, idle_s: float, mirrored: bool) -> None:
-        self.store = ChunkStore(folder / "store", keep_versions=2)
+        self.store = ChunkStore(folder / "store", keep_versions=2, in_memory=True)
         self.events: asyncio.Queue[StoreEvent] = asyncio.Queue()
         self.worker = StoreWorker(
             self.store,
@@ -101,8 +102,8 @@ async def test_a_version_is_stored_verified_and_durable(tmp_path: Path, durable_
         assert await setup.next(2) == [StoreReady(KEY, NOTHING), VersionFinished(KEY)]
         assert await setup.done() == []
         assert setup.store.versions() == [1]
-        assert await setup.worker.read(KEY, ChunkIndex(3)) == FIRST.chunk(3)
-        assert await setup.worker.read(key_of(9), ChunkIndex(3)) is None
+        assert await setup.worker.ahead.read(KEY, ChunkIndex(3)) == FIRST.chunk(3)
+        assert await setup.worker.ahead.read(key_of(9), ChunkIndex(3)) is None
 
 
 async def test_an_encoding_of_an_earlier_process_is_found(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ async def test_a_state_is_made_of_a_delta_and_can_be_served(tmp_path: Path) -> N
         ready, *others = await setup.next(4)
         assert isinstance(ready, StoreReady)
         assert others == [VersionFinished(STEP), StateMade(STEP), VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
-        assert await setup.worker.read(key_of(2), ChunkIndex(6)) == SECOND.chunk(6)
+        assert await setup.worker.ahead.read(key_of(2), ChunkIndex(6)) == SECOND.chunk(6)
         assert setup.store.versions() == [1, 2]
 
 
@@ -156,6 +157,25 @@ async def test_a_requested_keyframe_is_listed_at_once(tmp_path: Path) -> None:
         setup.worker.list_chunks(key_of(2))
         assert await setup.next() == [VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
         assert await setup.done() == []
+
+
+async def test_chunks_that_wait_are_written_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[int, int]] = []
+    write = StoredEncoding.write_verified
+
+    def noted(encoding: StoredEncoding, first: int, chunks: Sequence[BytesLike]) -> None:
+        runs.append((first, len(chunks)))
+        write(encoding, first, chunks)
+
+    monkeypatch.setattr(StoredEncoding, "write_verified", noted)
+    monkeypatch.setattr("peer.relay.store_worker._WRITE_BYTES_MOST", 3 * CHUNK_BYTES)
+    async with working(tmp_path) as setup:
+        setup.begin(FIRST)
+        for index in (3, 1, 0, 2, 4):
+            setup.worker.write(KEY, ChunkIndex(index), FIRST.chunk(index, KEYFRAME_ID))
+        await setup.next()
+        await setup.done()
+    assert runs == [(0, 2), (3, 1), (2, 1), (4, 1)]
 
 
 async def test_an_answer_does_not_wait_for_later_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +212,23 @@ async def test_a_delta_that_leads_elsewhere_is_named(tmp_path: Path) -> None:
         assert events[2].key == STEP
         assert await setup.done() == []
         assert setup.store.versions() == [1]
+
+
+async def test_the_base_whose_memory_was_taken_is_named(tmp_path: Path) -> None:
+    third = Published(RUN_ID, LEARNER, 3, base=SECOND)
+    wrong = Published(RUN_ID, LEARNER, 4, base=third, broken=True)
+    async with working(tmp_path) as setup:
+        setup.make_second()
+        assert (await setup.next(3))[2] == StateMade(STEP)
+        for published, spared in ((third, frozenset({key_of(2)})), (wrong, frozenset())):
+            key = setup.begin(published, PREVIOUS_ID)
+            setup.write(published, key)
+            setup.worker.finish(key)
+            setup.worker.materialise(key, spared)
+            answer = (await setup.next(3))[2]
+            assert isinstance(answer, StateMade | StateNotMade)
+            assert answer.base_taken == (None if spared else key_of(3))
+        assert setup.store.versions() == [1, 2]
 
 
 async def test_a_state_that_is_not_the_signed_one_never_becomes_visible(

@@ -25,15 +25,15 @@ from tests.peer.relay.test_version_paths import announced, run_of
 
 LEARNER = LinkId(7)
 KNOWN = run_of(range(1, 41))  # keyframes of 1000, single deltas of 10, from eight versions before of 50
-LONGER = KNOWN | run_of(range(41, 62))
+LONGER = KNOWN | run_of(range(41, 127))
 
 
 class Story:
     """A book, and the relay's progress with each encoding."""
 
-    def __init__(self, role: str = "peer") -> None:
+    def __init__(self, role: str = "peer", *, on_arrival: bool = False) -> None:
         self.progress: dict[EncodingKey, tuple[int, int]] = {}
-        self.book = VersionBook(role, lambda key: self.progress.get(key, (0, 0)))
+        self.book = VersionBook(role, lambda key: self.progress.get(key, (0, 0)), on_arrival=on_arrival)
 
     def announce(self, version: int, *, announced: bool = True, learner: LinkId | None = None) -> list[Command]:
         return self.book.add_announcement(KNOWN[Version(version)], announced=announced, learner_link=learner)
@@ -57,6 +57,49 @@ def receive(version: int, encoding_id: int = 0, *, announced: bool = True, holde
 
 
 # ---------------------------------------------------------------- a peer
+
+
+def test_a_state_that_replaced_its_base_is_not_computed_again() -> None:
+    story = Story()
+    story.held(4)
+    story.announce(5)
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+    story.book.base_taken(Version(4))
+    assert story.made(5) == [Report(Version(5))]
+    story.announce(6)
+    story.held(6, 1)
+    story.book.base_taken(Version(5))
+    assert story.made(6) == [Report(Version(6))]
+    assert story.announce(5) == []
+    assert story.announce(7) == [receive(7, 1)]
+
+
+def test_a_base_lost_with_a_wrong_delta_is_computed_again() -> None:
+    story = Story()
+    story.held(4)
+    for version in (5, 6):
+        story.announce(version)
+        story.held(version, 1)
+        story.made(version)
+    story.book.base_taken(Version(5))
+    story.announce(7)
+    story.held(7, 1)
+    story.book.base_taken(Version(6))
+    commands = story.book.not_made(key_of(7, 1))
+    assert Materialise(key_of(5, 1)) in commands, "version 4 is on disk still"
+    assert receive(7, 0) in commands
+    assert story.made(5) == [Materialise(key_of(6, 1))]
+
+
+def test_two_deltas_are_not_applied_to_one_base_at_the_same_time() -> None:
+    """The first may take the base's memory; the other would then count as wrong."""
+    story = Story()
+    story.held(4)
+    for version in (5, 12):
+        story.announce(version)
+    assert story.held(5, 1) == [Materialise(key_of(5, 1))]
+    assert not any(isinstance(one, Materialise) for one in story.held(12, 2))
+    assert Materialise(key_of(12, 2)) in story.made(5), "its base is held still"
 
 
 def test_a_first_version_without_deltas_is_received_and_reported() -> None:
@@ -205,6 +248,19 @@ def test_a_removed_version_is_no_longer_a_base() -> None:
     assert receive(5, 0) in story.announce(5)
 
 
+def test_versions_that_are_not_announced_yet_do_not_displace_the_announced_one() -> None:
+    story = Story()
+    story.announce(4)
+    story.held(4)
+    for version in (5, 6, 7):
+        story.announce(version, announced=False)
+        story.held(version, 1)
+        story.made(version)
+    assert story.book.in_use == {key_of(4, 0)}
+    story.announce(7)
+    assert story.book.in_use == {key_of(7, 0)}
+
+
 def behind() -> Story:
     """Return a joiner that had nothing of version 10's keyframe when version 11 came, whose keyframe it receives."""
     story = Story()
@@ -226,14 +282,14 @@ def test_a_peer_that_is_behind_completes_its_keyframe_however_many_versions_come
     story = behind()
     received = [
         one
-        for version in range(12, 61)
+        for version in range(12, 126)
         for one in story.book.add_announcement(LONGER[Version(version)], announced=True)
     ]
     assert not any(isinstance(one, Receive) and one.manifest.kind == "keyframe" for one in received)
     commands = story.held(11)
     assert Report(Version(11)) in commands
-    assert Receive(LONGER[Version(60)].keyframe, True, None) in commands, "what leads on from it is forgotten"
-    story.book.add_announcement(LONGER[Version(61)], announced=True)
+    assert Receive(LONGER[Version(125)].keyframe, True, None) in commands, "what leads on from it is forgotten"
+    story.book.add_announcement(LONGER[Version(126)], announced=True)
     assert story.book.verified(11) is None
 
 
@@ -258,9 +314,9 @@ def test_a_delta_without_a_source_costs_a_keyframe() -> None:
 def test_known_announcements_are_bounded() -> None:
     story = Story()
     story.held(1)
-    for version in range(1, 41):
-        story.announce(version)
-    assert [version for version in range(1, 41) if story.book.verified(version) is not None] == list(range(9, 41))
+    for version in range(1, 101):
+        story.book.add_announcement(LONGER[Version(version)], announced=True)
+    assert [version for version in range(1, 101) if story.book.verified(version) is not None] == list(range(5, 101))
     assert story.announce(1) == []
     assert story.book.verified(1) is None
 
@@ -287,6 +343,44 @@ def test_a_first_version_is_sent_to_all_as_its_keyframe() -> None:
     first = announced(1, {0: (None, 1000)})
     story.book.add_announcement(first, announced=True, learner_link=LEARNER)
     assert story.held(1) == [Report(Version(1)), Acknowledge(Version(1), LEARNER), SendToAll(key_of(1))]
+
+
+def test_an_origin_sends_on_what_the_learner_begins_to_push_once() -> None:
+    story = Story("origin", on_arrival=True)
+    story.held(9)
+    assert story.announce(10, announced=False, learner=LEARNER) == [
+        receive(10, 1, announced=False, holder=LEARNER),
+        SendToAll(key_of(10, 1)),
+        receive(10, 2, announced=False, holder=LEARNER),
+    ]
+    again = LinkId(8)
+    assert story.announce(10, announced=False, learner=again) == [
+        receive(10, 1, announced=False, holder=again),
+        receive(10, 2, announced=False, holder=again),
+    ]
+    story.held(10, 1), story.made(10), story.held(10, 2)
+    assert story.announce(10) == [Report(Version(10))]
+
+
+def test_an_origin_begins_again_with_what_it_could_not_store() -> None:
+    story = Story("origin", on_arrival=True)
+    story.held(9)
+    story.announce(10, announced=False, learner=LEARNER)
+    story.book.given_up(key_of(10, 1), again=False)
+    story.book.link_lost(LEARNER)
+    assert SendToAll(key_of(10, 1)) in story.announce(10, announced=False, learner=LinkId(8))
+
+
+def test_a_peer_applies_a_delta_ahead_of_its_announcement_only_if_no_engine_uses_the_base() -> None:
+    story = Story()
+    story.announce(9), story.held(9)
+    story.announce(10, announced=False)
+    assert story.held(10, 1) == []
+    assert story.announce(10) == [Materialise(key_of(10, 1))]
+    restarted = Story()
+    restarted.held(9)
+    restarted.announce(9, announced=False), restarted.announce(10, announced=False)
+    assert restarted.held(10, 1) == [Materialise(key_of(10, 1))]
 
 
 def broadcasts_of(announced_versions: list[int], base_of_3: int | None) -> list[Command]:

@@ -395,6 +395,25 @@ async def test_a_state_not_computed_yet_is_computed_after_a_restart(tmp_path: Pa
         assert setup.completed == [2]
 
 
+def damage(folder: Path) -> None:
+    """Change the only state on disk, and remove its chunk list."""
+    (data,) = folder.rglob("0.data")
+    data.write_bytes(bytes(data.stat().st_size))
+    data.with_suffix(".list").unlink()
+
+
+async def test_a_damaged_state_without_a_list_is_removed_and_received_again(tmp_path: Path) -> None:
+    """As a copy of a state in memory is, which is listed only when it is needed."""
+    put(tmp_path, (FIRST, KEYFRAME_ID))
+    damage(tmp_path)
+    async with working(tmp_path, restore=True) as setup:
+        assert setup.news() == []
+        assert finished(setup) == []
+        assert setup.announce(FIRST) == [known(KEY, CHUNKS)]
+        await setup.receive(FIRST)
+        assert setup.completed == [1]
+
+
 async def test_versions_of_another_learner_are_removed(tmp_path: Path) -> None:
     put(tmp_path, (Published(RUN_ID, Identity.generate(), 50), KEYFRAME_ID), (FIRST, KEYFRAME_ID))
     async with working(tmp_path, restore=True) as setup:

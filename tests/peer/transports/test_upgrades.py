@@ -131,7 +131,8 @@ async def test_relays_switch_from_libp2p_to_a_direct_link_without_loss(
     monkeypatch.setattr("peer.transports.upgrades._CHECK_EVERY_S", 0.05)
     monkeypatch.setattr("peer.transports.upgrades._LINGER_S", 0.2)
     async with relay_world(tmp_path) as world:
-        origin, peer = await world.add("origin", "a", link={"stall_timeout_s": 5.0, "p2p": True})
+        settings = {"link": {"stall_timeout_s": 5.0, "p2p": True}, "store": {"retry_s": 0.05, "keep_versions": 3}}
+        origin, peer = await world.add("origin", "a", **settings)
         direct, libp2p = origin.address.split(" ")
         origin.address, peer.address = libp2p, ""
         await world.plan(origin, peer)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from rollcast.policy.config import LoraConfig, ModelConfig, adapted
-from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
+from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk, supervised_disk
 from rollcast.policy.sizing.memory import LearnerShape, moment_bytes, parameter_bytes, snapshot_bytes, version_bytes
 from tests.policy.tiny import TINY
 
@@ -21,6 +21,12 @@ def test_reference_and_critic_are_in_checkpoints() -> None:
     more = LearnerShape(row_tokens=64, micro_batch_tokens=64, reference=True, critic=True)
     found = learner_disk(TINY, more, retention)["checkpoints"]
     assert found == 3 * (3 * parameter_bytes(TINY) + 2 * moment_bytes(TINY, "float32"))
+
+
+def test_supervised_training_keeps_checkpoints_and_its_export_alone() -> None:
+    state = parameter_bytes(TINY) + moment_bytes(TINY, "float32")
+    assert supervised_disk(TINY, SHAPE, 2, exports=False) == {"checkpoints": 3 * state}
+    assert supervised_disk(TINY, SHAPE, 2, exports=True)["export"] == parameter_bytes(TINY, 2)
 
 
 def test_kept_versions_of_a_32b_model_take_more_than_a_terabyte() -> None:

@@ -249,6 +249,10 @@ A = ToolCall("a", {})
             ParsedTurn("", "I add.", (ToolCall("a", {}),)),
         ),
         ("46", ParsedTurn("", "46", ())),
+        (
+            '<tool_call>{"name": "a"</tool_call> or <tool_call>{"name": "a", "arguments": {}}</tool_call>',
+            ParsedTurn("", '<tool_call>{"name": "a"</tool_call> or', (ToolCall("a", {}),)),  # the first one has no end
+        ),
     ],
 )
 def test_thoughts_calls_and_the_rest_are_told_apart(text: str, parts: ParsedTurn) -> None:
@@ -257,3 +261,25 @@ def test_thoughts_calls_and_the_rest_are_told_apart(text: str, parts: ParsedTurn
 
 def test_a_call_in_the_format_of_llama_is_the_whole_turn() -> None:
     assert parse_turn('{"name": "a", "parameters": {}}', "llama") == ParsedTurn("", "", (ToolCall("a", {}),))
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+@pytest.mark.parametrize("tools", [[], [ADD]], ids=["plain", "tools"])
+def test_rules_and_what_an_agent_is_shown_are_one_rendering(
+    published: Published, tokenizer: HubTokenizer, role: str, tools: list[Any]
+) -> None:
+    rules: list[Message] = [{"role": role, "content": "Two agents add numbers in turn."}]
+    if published.name == "llama3.1" and not published.arguments and tools and role == "system":
+        with pytest.raises(TaskError):  # it defines tools in the first user message, and there is none
+            tokenizer.encode_rules(rules, tools)
+        return
+    before = tokenizer.encode_rules(rules, tools)
+    together = [*before, *tokenizer.encode_shown(rules, [QUESTION], tools)]
+    assert together == tokenizer.encode_chat([*rules, QUESTION], tools)
+
+
+def test_rules_that_a_template_changes_are_refused(tmp_path: Path) -> None:
+    template = "{{ messages | length }}{% for one in messages %}{{ one.content }}{% endfor %}"
+    tokenizer = HubTokenizer(tokenizer_folder(tmp_path / "hub", chat_template=template))
+    with pytest.raises(TaskError, match="changes the rules"):
+        tokenizer.encode_shown([QUESTION], [QUESTION])

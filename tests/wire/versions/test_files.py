@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.wire.versions.files import preallocate, read_all, write_all
+from rollcast.wire.versions.files import preallocate, read_all, read_vector, write_all, write_vector
 
 
 def test_a_file_gets_its_size_and_takes_bytes_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +39,22 @@ def test_only_a_file_system_that_cannot_reserve_is_excused(tmp_path: Path, monke
             else:
                 preallocate(file.fileno(), 20)
                 assert os.fstat(file.fileno()).st_size == 20
+
+
+def test_a_vector_is_whole_although_the_system_stops_in_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.preadv, os.pwritev
+    parts = [b"one", b"", b"three", b"four"]
+    monkeypatch.setattr(os, "pwritev", lambda descriptor, views, start: write(descriptor, views[:2], start))
+    monkeypatch.setattr(os, "preadv", lambda descriptor, views, start: read(descriptor, views[:1], start))
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        write_vector(descriptor, parts, 5)
+        views = [memoryview(bytearray(len(part))) for part in parts]
+        read_vector(descriptor, views, 5)
+        assert [bytes(view) for view in views] == parts
+        with pytest.raises(OSError, match="shorter"):
+            read_vector(descriptor, views, 6)
+    finally:
+        os.close(descriptor)

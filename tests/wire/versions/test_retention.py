@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,13 @@ STATE, DELTA = 1000, 10
 def version(number: int, *, busy: bool = False, delta: bool = True) -> list[Kept]:
     state = Kept(number, 0, STATE, True, busy)
     return [state, Kept(number, 1, DELTA, False)] if delta else [state]
+
+
+def test_of_states_in_memory_the_newest_is_kept() -> None:
+    kept = [Kept(1, 0, STATE, True), *(Kept(one, 0, 0, True, in_memory=True) for one in (2, 3, 4))]
+    assert surplus(kept, Retention(keep_versions=4, keep_deltas=8, keep_bytes=0)) == kept[1:3]
+    kept[1] = replace(kept[1], busy=True)
+    assert surplus(kept, Retention(keep_versions=4, keep_deltas=8, keep_bytes=0)) == kept[2:3]
 
 
 def test_states_go_by_count_and_deltas_later() -> None:

@@ -103,7 +103,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             begin(store, a_state())
     assert "free some space" in problem.value.fix
     encoding = begin(store, a_state())
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(StoreError):
         encoding.write(0, a_state()[:CHUNK])
     assert not encoding.has(0)
@@ -120,6 +120,7 @@ def test_a_file_system_that_cannot_reserve_will_do(tmp_path: Path, monkeypatch: 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: pwrite(descriptor, data[:100], at))
+    monkeypatch.setattr(os, "pwritev", lambda descriptor, views, at: pwrite(descriptor, views[0][:100], at))
     assert put(ChunkStore(tmp_path, 4), 1).finished
 
 

@@ -171,3 +171,13 @@ def test_a_member_is_no_fallback_of_one_that_gave_it_up() -> None:
     assert at(A) in parts(chain, *nodes)[C].fallbacks
     nodes[3] = replace(nodes[3], given_up=frozenset({A}))
     assert at(A) not in parts(chain, *nodes)[C].fallbacks
+
+
+def test_a_puller_is_linked_with_its_parents_and_sent_nothing_but_lists() -> None:
+    plan = replace(MESH, stripes=MESH.stripes[1:], pullers=frozenset({H}), list_parents={A: ROOT, B: ROOT, H: A})
+    made = parts(plan, node(ROOT), node(A), node(B), node(H))
+    assert [one.peer_id for one in made[H].neighbours] == [A, B]
+    assert (made[H].parents, [one.peer_id for one in made[H].fallbacks]) == ((), [ROOT])
+    assert H not in [one.peer_id for one in made[ROOT].neighbours]
+    assert [made[A].neighbours[child].peer_id for child in made[A].stripes[0].children] == [B]
+    assert [made[A].neighbours[child].peer_id for child in made[A].list_children] == [H]

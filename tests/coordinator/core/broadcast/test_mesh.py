@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,10 +18,25 @@ MBIT = 1e6 / 8
 
 
 def node(
-    name: str, mbit_s: float, *, dialable: bool = True, may_relay: bool = True, metered: bool = False
+    name: str,
+    mbit_s: float,
+    *,
+    dialable: bool = True,
+    may_relay: bool = True,
+    metered: bool = False,
+    down: float | None = None,
 ) -> RelayNode:
     address = f"{name}:1" if dialable else ""
-    return RelayNode(PeerId(name), "peer", address, may_relay, mbit_s * MBIT, metered=metered)
+    downlink = None if down is None else down * MBIT
+    return RelayNode(
+        PeerId(name),
+        "peer",
+        address,
+        may_relay,
+        mbit_s * MBIT,
+        downlink_bytes_per_second=downlink,
+        metered=metered,
+    )
 
 
 def origin(mbit_s: float, *, dialable: bool = True) -> RelayNode:
@@ -72,6 +88,26 @@ def test_copies_of_its_own_are_left_out_only_where_the_relays_surely_suffice() -
     three = [node(name, 50) for name in "abc"]  # they can pass 75 on
     assert DIRECT_STRIPE not in stripes(made(origin(68), *three))
     assert DIRECT_STRIPE in stripes(made(origin(70), *three))
+
+
+def test_a_receiver_slower_than_the_plan_requests_chunks_and_relays_nothing() -> None:
+    nodes = [node("a", 50), node("b", 50), node("slow", 50, down=10)]
+    plan = made(origin(40), *nodes)
+    assert plan.pullers == {"slow"}
+    assert stripes(plan) == {
+        1: {"a": "origin", "b": "a", "slow": "a"},
+        2: {"b": "origin", "a": "b", "slow": "b"},
+    }
+    assert plan.list_parents[PeerId("slow")] != "origin"
+    rates = uplinks(origin(40), *nodes)
+    bound = fluid_rate(40 * MBIT, [50 * MBIT] * 3, [math.inf, math.inf, 10 * MBIT])
+    assert plan_rate(plan, rates, {PeerId("slow"): 10 * MBIT}) == pytest.approx(bound)
+
+
+def test_some_member_is_pushed_to_however_slow_all_are() -> None:
+    plan = made(origin(1000), node("a", 50, down=20), node("b", 50, down=10))
+    assert plan.pullers == {"b"}
+    assert made(origin(1000), node("a", 50, down=20)).pullers == set()
 
 
 def test_one_peer_needs_no_relay() -> None:

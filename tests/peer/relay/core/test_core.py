@@ -39,8 +39,10 @@ from peer.relay.core.events import (
     ChunkSent,
     ChunkVerified,
     CreditReceived,
+    DeclineReceived,
     EncodingKnown,
     Event,
+    GotReceived,
     HaveReceived,
     LinkDown,
     LinkId,
@@ -150,7 +152,8 @@ class Nonsense:
             case 5:
                 return ChunkListReceived(link, key, random.random() < 0.9)
             case 6:
-                return CreditReceived(link, key, indices)
+                kind = random.choice([CreditReceived, GotReceived, DeclineReceived])
+                return kind(link, key, indices)
             case 7:
                 return ChunkSent(link)
             case 8 if random.random() < 0.2:

@@ -9,12 +9,21 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay.core.actions import SendAnnouncement, SendCancel, SendChunkList, SendCredit, SendHave
+from peer.relay.core.actions import (
+    SendAnnouncement,
+    SendCancel,
+    SendChunk,
+    SendChunkList,
+    SendCredit,
+    SendDecline,
+    SendHave,
+)
 from peer.relay.core.events import (
     CancelReceived,
     ChunkSent,
     EncodingKnown,
     EncodingUnwanted,
+    GotReceived,
     HaveReceived,
     LinkDown,
     LinkId,
@@ -154,6 +163,46 @@ def test_a_copy_that_waits_while_the_child_gets_the_chunk_elsewhere_counts_as_se
     steps.chunk(ORIGIN, 1, MINE)
     steps.tell(have(LEFT, 1))
     assert steps.sent(LEFT) == [credit(0), credit(1)]
+
+
+def test_a_copy_is_not_sent_to_a_child_that_got_the_chunk_elsewhere() -> None:
+    steps = relay()
+    for index in range(3):
+        steps.chunk(ORIGIN, index, MINE)
+    steps.tell(GotReceived(LinkId(LEFT), KEY, (1, CHUNKS + 5)))
+    assert steps.sent(LEFT) == [credit(0), push(LEFT, 2, MINE)]
+
+
+def test_a_slow_uplink_serves_few_links_at_a_time() -> None:
+    """With a chunk for each of six children in its queue, its own requests would wait behind all of them."""
+    children = {OTHER + number: f"child-{number}" for number in range(1, 7)}
+    steps = relay(*children.values())
+    for link, name in children.items():
+        steps.up(link, name)
+    steps.state.uplink.chunk_s = 0.2
+    first = [one.link for one in steps.chunk(ORIGIN, 0, MINE)]
+    assert len(first) == 3
+    steps.now += 0.2
+    assert [one.link for one in steps.sent(first[0]) if isinstance(one, SendChunk)] == [OTHER + 4]
+
+
+def test_a_link_that_takes_nothing_leaves_its_turn_to_others() -> None:
+    children = {OTHER + number: f"child-{number}" for number in range(1, 7)}
+    steps = relay(*children.values())
+    for link, name in children.items():
+        steps.up(link, name)
+    steps.state.uplink.chunk_s = 0.2
+    steps.chunk(ORIGIN, 0, MINE)
+    assert [one.link for one in steps.ticks(10.0) if isinstance(one, SendChunk)] == [OTHER + 4, OTHER + 5, OTHER + 6]
+
+
+def test_requests_that_would_wait_for_long_are_declined() -> None:
+    steps = relay()
+    for index in range(20):
+        steps.chunk(ORIGIN, index, NO_STRIPE)
+    steps.state.uplink.chunk_s = 0.5
+    actions = steps.tell(RequestReceived(LinkId(OTHER), KEY, tuple(range(10))))
+    assert actions == [SendDecline(LinkId(OTHER), KEY, tuple(range(4, 10))), answer(OTHER, 0)]
 
 
 def test_a_chunk_does_not_go_back_to_its_sender() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import Action, SendChunk
+from peer.relay.core.actions import Action, SendChunk, SendHave
 from peer.relay.core.events import (
     BroadcastStarted,
     ChunkSent,
@@ -20,6 +20,7 @@ from peer.relay.core.events import (
     LinkId,
     RequestReceived,
     VersionsRemoved,
+    WantReceived,
 )
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
@@ -66,6 +67,22 @@ def test_chunks_go_to_the_roots_in_turn_and_only_a_few_wait_at_the_origin() -> N
     assert (owned(steps, A), owned(steps, B)) == ([0, 2], [1, 3])
     assert steps.sent(A) == [push(A, 2, A)]
     assert owned(steps, A) == [0, 2, 4]
+
+
+def test_chunks_are_given_out_in_order_as_they_arrive() -> None:
+    steps = Steps("origin")
+    steps.tell(plan(neighbour("a"), stripes={A: ("a",)}))
+    steps.up(A, "a")
+    steps.up(9, "learner", "learner")
+    steps.receive(4, found=(0,))
+    assert start(steps) == [push(A, 0, A)]
+    steps.sent(A)
+    assert chunks_sent(steps.chunk(9, 2)) == [], "the next one is not here"
+    assert chunks_sent(steps.chunk(9, 1)) == [(A, 1)]
+    assert chunks_sent(steps.sent(A)) == [(A, 2)]
+    steps.sent(A)
+    assert chunks_sent(steps.chunk(9, 3)) == [(A, 3)]
+    assert not steps.state.broadcasts, "all of it is given out"
 
 
 def test_a_root_has_no_more_than_its_window() -> None:
@@ -363,3 +380,56 @@ def test_every_chunk_is_passed_on_or_reaches_a_live_peer_whatever_roots_do(seed:
             pass_on(link, chunks)
         note(steps.wait(0.2))
     assert passed_on.union(*(got[link] for link in got if link != silent)) == set(range(chunks))
+
+
+# ---------------------------------------------------------------- stripes with several roots
+
+
+def _one_stripe() -> Steps:
+    steps = Steps("origin")
+    names = tuple(NAMES.values())
+    steps.tell(plan(*map(neighbour, names), stripes={9: names}))
+    for link, name in NAMES.items():
+        steps.up(link, name)
+    steps.hold(100)
+    start(steps)
+    return steps
+
+
+def test_a_root_that_does_not_pass_on_its_chunks_holds_back_no_other() -> None:
+    steps = _one_stripe()
+    for _ in range(100):
+        steps.sent(*(link for link in NAMES if steps.link(link).in_transport))
+        for link in (B, C):
+            credit(steps, link, *owned(steps, link))
+    assert not steps.state.broadcasts
+    assert owned(steps, A) == [0, 1, 2, 3]
+
+
+def test_a_chunk_that_other_roots_of_the_stripe_passed_on_is_not_given_again() -> None:
+    steps = _one_stripe()
+    assert owned(steps, A)[:2] == [0, 1]
+    steps.tell(LinkDown(LinkId(A), "lost"))
+    assert steps.state.counters.chunks_given_again == 0
+    assert steps.state.broadcasts[KEY].again == deque()
+
+
+# ---------------------------------------------------------------- requests
+
+
+def test_nothing_can_be_requested_of_an_origin_that_gives_chunks_out() -> None:
+    steps = origin(6, roots=(A,))
+    start(steps)
+    wanted = WantReceived(LinkId(A), KEY)
+    assert steps.tell(wanted) == [SendHave(LinkId(A), KEY, 6, b"", False)]
+    while steps.state.broadcasts:
+        credit(steps, A, *owned(steps, A))
+        steps.sent(A)
+    assert SendHave(LinkId(A), KEY, 6, b"", True) in steps.wait(0.2)
+
+
+def test_an_origin_that_does_not_get_on_serves_requests() -> None:
+    steps = origin(100, roots=(A, B))
+    start(steps)
+    steps.tell(WantReceived(LinkId(B), KEY))
+    assert SendHave(LinkId(B), KEY, 100, b"", True) in steps.ticks(2.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.window import ServiceWindow
+from peer.relay.core.window import ServiceWindow, UplinkPace
 
 
 def work(window: ServiceWindow, chunks: int, per_chunk_s: float, round_trip_s: float, now: float = 0.0) -> float:
@@ -159,3 +159,12 @@ def test_bits_name_the_same_indices_as_sets(size: int, data: st.DataObject) -> N
     assert chunks.first_of(chunks.bits_of(others), size, start) == sorted(others, key=lambda one: (one < start, one))
     missing = [index for index in range(min(below, size)) if index not in here]
     assert chunks.first_of(chunks.missing_below(below), size) == missing
+
+
+def test_the_pace_of_an_uplink_leaves_out_the_time_without_chunks() -> None:
+    pace = UplinkPace()
+    for start in (0.0, 100.0, 1000.0):
+        pace.begins(start)
+        for number in range(1, 4):
+            pace.left(start + 0.5 * number)
+    assert pace.chunk_s == pytest.approx(0.5)

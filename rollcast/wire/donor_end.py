@@ -1,0 +1,42 @@
+"""Keep how a peer's process ended in its state folder, so that its owner can ask after the process is gone."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
+
+FILE = "ended.json"
+_BYTES_MAX = 4096
+_REASON_MAX = 300  # characters: the run's operator may have written it
+
+
+def write_end(state_folder: Path, reason: str, *, unix_s: float) -> None:
+    """Record that the process ended, and why.
+
+    Raises:
+        RunFolderError: the file cannot be written.
+    """
+    plain = "".join(one if one.isprintable() else " " for one in reason[:_REASON_MAX])
+    try:
+        write_atomically(state_folder / FILE, json.dumps({"reason": plain, "unix_s": unix_s}).encode())
+    except OSError as error:
+        raise run_folder_error(state_folder, error) from None
+
+
+def remove_end(state_folder: Path) -> None:
+    """Remove the record of an earlier process, because a new one starts."""
+    (state_folder / FILE).unlink(missing_ok=True)
+
+
+def last_end(state_folder: Path) -> str:
+    """Return how the last process ended: "it ended at 2026-11-23 20:45: requested by its owner"; empty if unknown."""
+    try:
+        with (state_folder / FILE).open("rb") as file:
+            values = json.loads(file.read(_BYTES_MAX))
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(values["unix_s"])))
+        return f"it ended at {at}: {values['reason']}"
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return ""

@@ -1,0 +1,147 @@
+"""Encrypt and send what one link has to send: in pieces as large as the link is fast, and no earlier than needed.
+
+A slow link must choose the next chunk late, because what waits in a queue only delays what is newer. A fast one must
+not be woken for every few kilobytes. Both follow from one figure: the bytes that the link carries within
+``_AHEAD_S``. They bound what the kernel takes ahead (TCP_NOTSENT_LOWAT) and what may wait here while further chunks
+are accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+
+from rollcast.wire.links.raw_tls import TakenTls
+from rollcast.wire.links.tcp import set_unsent_bytes
+from rollcast.wire.versions.chunks import BytesLike
+
+_PIECE_BYTES = 256 << 10  # encrypted at once: it stays in the processor's cache until the kernel has copied it
+_AHEAD_S = 0.002
+# Links slower than half a gigabit per second get the next chunk only when the last one has left.
+_AHEAD_BYTES_LEAST = 128 << 10
+_AHEAD_BYTES_MOST = 1 << 20
+# A rate is of at least this long a time in which bytes waited without a pause.
+_MEASURED_S_LEAST = 0.05
+_PAUSE_S = 0.002
+
+
+class SendPace:
+    """Estimates how fast a socket takes bytes, from the times in which more of them waited. Pure."""
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None
+        self._emptied_s = 0.0
+        self._bytes = 0
+        self.bytes_per_second = 0.0
+        """The newest rate; 0 if none was measured."""
+
+    def blocked(self, now: float) -> bool:
+        """Note that the socket takes no more for the moment; return whether a measurement begins."""
+        begins = self._began_s is None or now - self._emptied_s > _PAUSE_S
+        if begins:
+            self._began_s, self._bytes = now, 0
+        return begins
+
+    def emptied(self, size_bytes: int, now: float) -> bool:
+        """Note that the socket has taken the last of ``size_bytes`` since the measurement began or the last call.
+
+        Returns whether there is a new rate.
+        """
+        self._emptied_s = now
+        if self._began_s is None:
+            return False
+        self._bytes += size_bytes
+        if now - self._began_s < _MEASURED_S_LEAST:
+            return False
+        self.bytes_per_second = self._bytes / (now - self._began_s)
+        self._began_s, self._bytes = now, 0
+        return True
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Return the bytes that may be given ahead: a power of two, or 0 for a link that is not fast."""
+        carried = int(self.bytes_per_second * _AHEAD_S)
+        if carried < _AHEAD_BYTES_LEAST:
+            return 0
+        return min(_AHEAD_BYTES_MOST, 1 << (carried.bit_length() - 1))
+
+
+class LinkOutput:
+    """The bytes that one link sends; they wait as plaintext and are encrypted when the socket has room.
+
+    Args:
+        transport: the TCP connection below TLS. Its ``pause_writing`` and ``resume_writing`` must be passed on, and its
+            limit of waiting bytes must be 0.
+    """
+
+    def __init__(self, tls: TakenTls, transport: asyncio.Transport, sock: socket.socket) -> None:
+        self._tls = tls
+        self._transport = transport
+        self._sock = sock
+        self._waiting: deque[memoryview] = deque()
+        self._waiting_bytes = 0
+        self._blocked = False
+        self._pace = SendPace()
+        self._given_bytes = 0  # to the transport, and those of them at the last measurement
+        self._counted_bytes = 0
+        self._ahead_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return the bytes that wait in this process."""
+        return self._waiting_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def taken_bytes(self) -> int:
+        """Return the encrypted bytes that the kernel has taken so far."""
+        return self._given_bytes - self._transport.get_write_buffer_size()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits that the next chunk should not be chosen yet."""
+        return self.waiting_bytes > self._ahead_bytes
+
+    def write(self, *buffers: BytesLike) -> None:
+        """Queue bytes; they must not change before they have left. ``pump`` sends them."""
+        for buffer in buffers:
+            view = memoryview(buffer)
+            self._waiting.append(view)
+            self._waiting_bytes += len(view)
+
+    def pump(self, *, everything: bool = False) -> None:
+        """Encrypt and send as much as the socket takes; ``everything`` leaves what it does not take to the transport.
+
+        Raises:
+            ssl.SSLError: the connection failed before.
+        """
+        while (self._waiting or self._tls.has_output) and (everything or not self._blocked):
+            self._encrypt_piece()
+            data = self._tls.output()
+            self._given_bytes += len(data)
+            self._transport.write(memoryview(data))
+
+    def paused(self, now: float) -> None:
+        """Note that the transport holds bytes that the socket does not take."""
+        self._blocked = True
+        if self._pace.blocked(now):
+            self._counted_bytes = self.taken_bytes  # what an idle socket took before does not show how fast it is
+
+    def resumed(self, now: float) -> None:
+        """Note that the transport holds nothing any more; ``pump`` should follow."""
+        self._blocked = False
+        taken, self._counted_bytes = self._given_bytes - self._counted_bytes, self._given_bytes
+        if self._pace.emptied(taken, now) and self._pace.ahead_bytes != self._ahead_bytes:
+            self._ahead_bytes = self._pace.ahead_bytes
+            set_unsent_bytes(self._sock, self._ahead_bytes)
+
+    def _encrypt_piece(self) -> None:
+        room = _PIECE_BYTES
+        while self._waiting and room:
+            view = self._waiting.popleft()
+            if len(view) > room:
+                self._waiting.appendleft(view[room:])
+                view = view[:room]
+            room -= len(view)
+            self._waiting_bytes -= len(view)
+            self._tls.write(view)

@@ -1,0 +1,31 @@
+"""Test what a peer's state folder says about its last process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollcast.runtime.errors import DaemonAway
+from rollcast.wire.donor_end import FILE, last_end, remove_end, write_end
+from rollcast.wire.donor_socket import request
+
+
+def test_the_owner_is_told_how_the_process_ended(tmp_path: Path) -> None:
+    assert last_end(tmp_path) == ""
+    write_end(tmp_path, "requested by its owner\x1b[2J", unix_s=1.8e9)
+    said = last_end(tmp_path)
+    assert said.startswith("it ended at 2027-01-")
+    assert said.endswith(": requested by its owner [2J")
+    with pytest.raises(DaemonAway, match="it ended at") as caught:
+        request(tmp_path, {"do": "status"})
+    assert "rollcast peer join" in str(caught.value)
+    remove_end(tmp_path)
+    remove_end(tmp_path)
+    assert last_end(tmp_path) == ""
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", '{"unix_s": 1e400, "reason": ""}', '{"unix_s": "x"}'])
+def test_a_damaged_file_says_nothing(tmp_path: Path, damaged: str) -> None:
+    (tmp_path / FILE).write_text(damaged)
+    assert last_end(tmp_path) == ""
