@@ -1,8 +1,8 @@
 """Train on the shipped environments: reward of the first and of the last batches. Also score hostile programs.
 
 Each run is a whole one on this machine: warm start, coordinator, peers, environments in processes of their own. The
-rewards are those of the episodes that were trained on, because only peers play episodes: ``NAME_before`` is the mean of
-the first FIRST_STEPS batches, ``NAME_after`` of the last LAST_STEPS. ``retokenised`` counts the tokens of episodes that
+rewards are those of the episodes that were trained on: ``NAME_before`` is the mean of the first FIRST_STEPS batches,
+``NAME_after`` of the last LAST_STEPS. ``retokenised`` counts the tokens of episodes that
 were tokenised again or changed between two turns, over all shipped chat templates and all rollouts of these runs.
 ``turns_lost`` counts acknowledged turns that a coordinator lost which was killed KILLS times (`python -m bench turns`).
 """

@@ -6,7 +6,12 @@ from typing import assert_never
 
 from coordinator.core.events.audit_events import AuditRestored
 from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
-from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
+from coordinator.core.events.evaluation_events import (
+    EvaluationAnswered,
+    EvaluationRequested,
+    EvaluationScored,
+    EvaluationUnscorable,
+)
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
@@ -93,7 +98,7 @@ def cause_of(event: Event) -> str:
             return f"step {event.step}"
         case VersionAnnounced():
             return f"version {event.version}"
-        case EvaluationRequested() | EvaluationScored() | EvaluationUnscorable():
+        case EvaluationRequested() | EvaluationAnswered() | EvaluationScored() | EvaluationUnscorable():
             return f"version {event.key.version}"
         case EpochRecorded():
             return f"epoch {event.epoch}"

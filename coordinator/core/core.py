@@ -19,10 +19,11 @@ from coordinator.core.decisions.speculation import Speculation
 from coordinator.core.decisions.stalls import Stalls
 from coordinator.core.decisions.state import CoreState, Restored
 from coordinator.core.decisions.work_requests import WorkRequests
-from coordinator.core.events.actions import Action, Note
+from coordinator.core.events.actions import Action, BeginStage, Note
 from coordinator.core.events.audit_events import AuditRestored
 from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import (
+    EvaluationAnswered,
     EvaluationKey,
     EvaluationRequested,
     EvaluationScored,
@@ -217,6 +218,9 @@ class CoordinatorCore:
 
     def turn_so_far(self, rollout: Rollout) -> tuple[int, ...]:
         """Return the tokens of an upload since the last answer of an environment, in which stop strings are sought."""
+        evaluated = evaluating.turn_so_far(self._state, rollout)
+        if evaluated is not None:
+            return evaluated
         attempt = self._state.book.live_attempt((rollout.lease_id, rollout.sample_index))
         if attempt is None or not rollout.prefix_digest:
             return rollout.completion_token_ids
@@ -354,6 +358,8 @@ class CoordinatorCore:
                 return evaluating.requested(self._state, event, now)
             case EvaluationScored():
                 return evaluating.scored(self._state, event, now)
+            case EvaluationAnswered():
+                return evaluating.answered(self._state, event, now)
             case EvaluationUnscorable():
                 return evaluating.unscorable(self._state, event, now)
             case BatchRequested():
@@ -368,7 +374,9 @@ class CoordinatorCore:
                 return epoch_change.recorded(self._state, event)
             case StepFinished():
                 self._state.progress.step_finished(event.step, event.values)
-                return self._presence.audited(event, now)
+                began = self._state.stages.finished(event.step, event.values.get("reward_mean"))
+                stage = [] if began is None else [BeginStage(*began)]
+                return [*stage, *self._presence.audited(event, now)]
             case LearnerStatusChanged():
                 self._state.progress.status_changed(event.phase, event.detail, event.values)
                 return []

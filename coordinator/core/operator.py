@@ -16,7 +16,14 @@ from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollouts import drop_stale
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action, LiftQuarantine, Note, SetBudget, TellActivation
+from coordinator.core.events.actions import (
+    Action,
+    LiftQuarantine,
+    Note,
+    RecordVersionsKept,
+    SetBudget,
+    TellActivation,
+)
 from coordinator.core.events.operator_events import (
     BudgetChanged,
     Order,
@@ -128,11 +135,16 @@ class Operator:
 
     def _limit_changed(self, order: StalenessLimitChanged, now: float) -> list[Action]:
         """Change S: groups that are too old for it now are dropped, and the set of active peers is planned again."""
-        state = self._state
-        before = state.rules.limit
-        state.rules.change_limit(order.staleness_limit)
+        state, rules = self._state, self._state.rules
+        before, kept = rules.limit, rules.kept
+        rules.change_limit(order.staleness_limit, state.batches.next_step)
         self._activation.observe_soon(now)
-        noted: list[Action] = [Note("staleness_limit", "capacity", f"S is {order.staleness_limit} instead of {before}")]
+        detail = f"S is {order.staleness_limit} instead of {before}"
+        noted: list[Action] = []
+        if rules.kept != kept:
+            detail += f"; versions from {rules.kept.oldest} on are kept for it"
+            noted.append(RecordVersionsKept(rules.kept))
+        noted.append(Note("staleness_limit", "capacity", detail))
         return noted + drop_stale(state) + issue(state, now)
 
     def _period_changed(self, order: PublishPeriodChanged, now: float) -> list[Action]:

@@ -12,6 +12,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,
     EndSession,
+    LiftQuarantine,
     Note,
     Penalise,
     RecordQuarantine,
@@ -29,6 +30,7 @@ from coordinator.core.events.events import (
     StepFinished,
     VersionHeld,
 )
+from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.episodes import Episode
 from coordinator.core.members.membership import Member
 from coordinator.core.members.reputation_card import verdict_of
@@ -62,6 +64,7 @@ class Presence:
         evaluating.joined(self._state, event.peer_id, event.held_leases)
         actions += self._end_unheld(event) + self._revoke_forgotten(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
+        actions += self._appeal(event)
         suspended = self._state.audit.suspends(event.peer_id, event.invite) if event.role == "peer" else ""
         if suspended and self._state.members.quarantine(event.peer_id, suspended):
             actions.append(Penalise(event.peer_id, suspended, True))
@@ -72,6 +75,20 @@ class Presence:
         latest = self._state.announced.latest(NEWEST_KEPT)
         actions += [SendAnnouncement(event.peer_id, version) for version in latest]
         return actions + issue(self._state, now)
+
+    def _appeal(self, event: PeerJoined) -> list[Action]:
+        """Judge a peer anew that an audit convicted and that comes back with another engine or device.
+
+        It begins on probation: everything that it sends is judged, and it may hold little work. What its own receipt
+        or an operator's order did stays.
+        """
+        state, peer_id = self._state, event.peer_id
+        record, quarantined = state.audit.record(peer_id), state.members.reputation(peer_id).quarantined
+        if record is None or quarantined != record.convicted or not state.audit.appeal(peer_id, event.sampler):
+            return []
+        state.members.enable(peer_id, ["quarantined"])
+        what = f"came back with {event.sampler} after {record.sampler or 'an unknown engine'} {record.convicted}"
+        return [Note("appealed", peer_id, what), LiftQuarantine(peer_id), told(state, peer_id)]
 
     def _end_unheld(self, event: PeerJoined) -> list[Action]:
         """Close the attempts that a reconnecting peer reports as lost, so that other peers can begin them at once."""
@@ -279,16 +296,21 @@ class Presence:
 
 
 def _drop_uploads(state: CoreState, peer_id: PeerId) -> list[Action]:
-    """Drop what an identity uploaded and no batch holds yet; the slots are issued again."""
+    """Drop what an identity uploaded and no batch holds yet; the slots are issued again.
+
+    What others continued from its tokens goes with it, stored or still being generated.
+    """
 
     def is_over(episode: Episode) -> bool:
-        return any(segment.peer_id == peer_id for turn in episode.turns for segment in turn.generated)
+        return any(peer_id in authors_of(turn.generated) for turn in episode.turns)
 
     actions: list[Action] = []
     for group in list(state.book):
         for index, slot in enumerate(group.slots):
-            if slot.filling is not None and slot.filling.attempt.peer_id == peer_id:
+            if slot.filling is not None and peer_id in slot.filling.authors:
                 actions += state.drop_rollout(group, index, "audit_failed")
+            continued = [one for one in slot.live if one.peer_id != peer_id and peer_id in authors_of(one.prefix or ())]
+            actions += state.close_attempts(continued, "audit_failed", notify_peers=True)
         actions += begin_anew_if(state, group, "audit_failed", is_over)
     return actions
 

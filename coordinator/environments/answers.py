@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from coordinator.environments.games import Message, Reply, Start
+from rollcast.wire.limits import AGENTS_MAX
 
 TEXT_LENGTH_MAX = 1 << 20  # characters of one answer, all messages together
 MESSAGES_MAX = 64
 TOOLS_MAX = 128
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 REPLY_ROLES = frozenset({"user", "tool"})
+_NEXT = "an agent that acts has to be one of its agents, and is shown something"
 
 
 class EnvironmentFailed(Exception):
@@ -41,24 +43,44 @@ def parse_start(answer: Mapping[str, Any]) -> Start:
         _refuse("it begins without a message")
     if not isinstance(tools, list) or len(tools) > TOOLS_MAX or not all(isinstance(one, dict) for one in tools):
         _refuse("its tools are not a list of objects")
-    return Start(messages, tuple(tools))
+    agents = answer.get("agents", [])
+    if not isinstance(agents, list) or len(agents) > AGENTS_MAX or not all(isinstance(one, str) for one in agents):
+        _refuse(f"its agents are not a list of at most {AGENTS_MAX} names")
+    if not agents:
+        return Start(messages, tuple(tools))
+    speaker, shown = answer.get("speaker"), _messages(answer.get("shown"), REPLY_ROLES)
+    if speaker not in agents or not shown:
+        _refuse(f"it begins with the agent {speaker!r:.100} and {len(shown)} messages to it; {_NEXT}")
+    return Start(messages, tuple(tools), tuple(agents), str(speaker), shown)
 
 
-def parse_reply(answer: Mapping[str, Any]) -> Reply:
-    """Return the answer to a turn.
+def parse_reply(answer: Mapping[str, Any], agents: Sequence[str] = ()) -> Reply:
+    """Return the answer to a turn. ``agents``: those of the game, if there are several.
 
     Raises:
         EnvironmentFailed: the answer is something else.
     """
-    reward, done = answer.get("reward"), answer.get("done")
-    if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
-        _refuse(f"its reward is {reward!r:.100}, which is not a finite number")
+    done = answer.get("done")
     if not isinstance(done, bool):
         _refuse("it does not say whether it is done")
     messages = _messages(answer.get("messages"), REPLY_ROLES)
     if not messages and not done:
         _refuse("it answers a turn with nothing and is not done")
-    return Reply(messages, float(reward), done)
+    reward = _finite(answer.get("reward"))
+    if not agents:
+        return Reply(messages, reward, done)
+    speaker, rewards = answer.get("speaker"), answer.get("rewards")
+    if not done and speaker not in agents:
+        _refuse(f"it names {speaker!r:.100} as the agent that acts next; {_NEXT}")
+    if not isinstance(rewards, dict) or not rewards.keys() <= set(agents):
+        _refuse(f"its rewards are {rewards!r:.100}, which are not those of its agents")
+    return Reply(messages, reward, done, str(speaker), {name: _finite(one) for name, one in rewards.items()})
+
+
+def _finite(reward: Any) -> float:
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
+        _refuse(f"its reward is {reward!r:.100}, which is not a finite number")
+    return float(reward)
 
 
 def _messages(value: Any, roles: frozenset[str]) -> tuple[Message, ...]:

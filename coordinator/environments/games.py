@@ -6,7 +6,7 @@ This module runs in the worker's interpreter, which may lack our packages: see w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Message = Mapping[str, Any]
@@ -14,10 +14,22 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The beginning of a game: messages to the policy, and tools that it may call."""
+    """The beginning of a game: messages to the policy, and tools that it may call.
+
+    ``agents``: the names of the agents, if there are several. Then ``messages`` are the rules, which all of them read,
+    ``speaker`` is the agent that acts first, and ``shown`` is what it is shown before its first turn.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
+    agents: Sequence[str] = ()
+    speaker: str = ""
+    shown: Sequence[Message] = ()
+
+    @property
+    def view(self) -> list[Message]:
+        """Return all that the agent which acts first has read before its first turn."""
+        return [*self.messages, *self.shown]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +49,17 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a turn: messages for the policy, the reward of this turn, and whether the game is over."""
+    """The answer to a turn: messages for the policy, the reward of this turn, and whether the game is over.
+
+    With several agents, ``speaker`` is the one that acts next and gets the messages, and ``rewards`` holds the rewards
+    by agent; ``reward`` is 0 then. An agent that is not named has the reward 0.
+    """
 
     messages: Sequence[Message]
     reward: float
     done: bool
+    speaker: str = ""
+    rewards: Mapping[str, float] = field(default_factory=dict)
 
 
 class Game(Protocol):
@@ -56,7 +74,7 @@ class Game(Protocol):
         ...
 
     async def demonstrate(self) -> str | None:
-        """Return what a teacher would say now; None if the environment has no teacher."""
+        """Return what a teacher would say now, for the agent that acts; None if the environment has no teacher."""
         ...
 
     async def close(self) -> None:

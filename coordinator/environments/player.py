@@ -22,10 +22,11 @@ from coordinator.core.events.episode_events import (
     StepEpisode,
 )
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Message, Turn
+from coordinator.environments.games import Message, Reply, Turn
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import TaskError
+from rollcast.wire.ids import EpisodeId
 from rollcast.wire.text.tokenizer import TextTokenizer
 from rollcast.wire.text.tool_calls import ToolFormat, parse_turn
 
@@ -91,26 +92,34 @@ class EpisodePlayer:
             self._apply(event)
 
     async def _open(self, action: OpenEpisode) -> EpisodeOpened:
-        data = self._problem(action.problem_id).data
-        # The problem's own seed and not the group's: its prompt, which the group has already, was made with it.
-        start = await self._pool.open(action.episode, action.environment, data["seed"])
-        if list(start.messages) != data["messages"] or list(start.tools) != data["tools"]:
-            await self._pool.close_episode(action.episode)
-            reason = "the game begins otherwise than when its prompt was made: it has to follow from its seed"
-            raise EnvironmentFailed(reason, retryable=False)
+        await begin_game(self._pool, action.episode, self._problem(action.problem_id))
         return EpisodeOpened(action.episode)
 
     async def _step(self, action: StepEpisode) -> EpisodeStepped:
         text = self._tokenizer.decode(action.tokens)
         turn = turn_of(text, self._tokenizer.tool_format, last=action.truncated)
         reply = await self._pool.step(action.episode, turn)
-        tokens = () if reply.done else reply_tokens(self._tokenizer, reply.messages, action.tokens)
-        by_tools = bool(reply.messages) and all(one["role"] == "tool" for one in reply.messages)
-        role: ObservationRole = "tool" if by_tools else "user"
+        tokens, role = reply_of(self._tokenizer, reply, action.tokens)
         return EpisodeStepped(action.episode, action.turn, tokens, role, reply.reward, reply.done)
 
     async def _close(self, action: CloseEpisode) -> None:
         await self._pool.close_episode(action.episode)
+
+
+async def begin_game(pool: EnvironmentPool, episode: EpisodeId, problem: Problem) -> None:
+    """Open the game of a problem as an episode.
+
+    Its seed is the problem's own and not the group's: the prompt, which exists already, was made with it.
+
+    Raises:
+        EnvironmentFailed: it does not begin, or otherwise than when its prompt was made.
+    """
+    data = problem.data
+    start = await pool.open(episode, data["environment"], data["seed"], alone=True)
+    if start.view != data["messages"] or list(start.tools) != data["tools"]:
+        await pool.close_episode(episode)
+        reason = "the game begins otherwise than when its prompt was made: it has to follow from its seed"
+        raise EnvironmentFailed(reason, retryable=False)
 
 
 def turn_of(text: str, form: ToolFormat, *, last: bool = False) -> Turn:
@@ -120,14 +129,23 @@ def turn_of(text: str, form: ToolFormat, *, last: bool = False) -> Turn:
     return Turn(text, parsed.content, parsed.reasoning, calls, last)
 
 
+def reply_of(tokenizer: TextTokenizer, reply: Reply, said: Sequence[int]) -> tuple[tuple[int, ...], ObservationRole]:
+    """Return a reply's tokens, none if the game is over, and the role of their segment; see ``reply_tokens``."""
+    by_tools = bool(reply.messages) and all(one["role"] == "tool" for one in reply.messages)
+    return () if reply.done else reply_tokens(tokenizer, reply.messages, said), "tool" if by_tools else "user"
+
+
 def reply_tokens(tokenizer: TextTokenizer, messages: Sequence[Message], said: Sequence[int]) -> tuple[int, ...]:
     """Return the tokens to append after a turn of the policy, whose tokens are ``said``.
 
     Raises:
-        EnvironmentFailed: the messages cannot be encoded.
+        EnvironmentFailed: the messages have no tokens, or cannot be encoded.
     """
     ended = bool(said) and said[-1] in tokenizer.stop_ids
     try:
-        return tuple(tokenizer.encode_reply(messages, ended=ended))
+        tokens = tuple(tokenizer.encode_reply(messages, ended=ended))
     except TaskError as error:
         raise EnvironmentFailed(f"the environment's reply has no tokens: {error.what}", retryable=False) from error
+    if not tokens:  # two turns with nothing between them would be one, which goes on after its end
+        raise EnvironmentFailed("the environment's reply has no tokens: it is empty", retryable=False)
+    return tokens

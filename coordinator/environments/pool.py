@@ -37,6 +37,7 @@ _log = structlog.get_logger()
 class _Episode:
     environment: str
     seed: int
+    alone: bool
     start: Start | None = None
     turns: list[tuple[Turn, Reply]] = field(default_factory=list)
     lane: _Lane | None = None
@@ -126,8 +127,8 @@ class EnvironmentPool:
                 await self._kill_all()
                 raise problem
 
-    async def open(self, episode_id: EpisodeId, environment: str, seed: int) -> Start:
-        """Begin an episode.
+    async def open(self, episode_id: EpisodeId, environment: str, seed: int, *, alone: bool = False) -> Start:
+        """Begin an episode. ``alone``: if its game has several agents, the first one plays, and a teacher the others.
 
         Raises:
             EnvironmentFailed: it does not begin, or too many episodes are open.
@@ -137,7 +138,7 @@ class EnvironmentPool:
             raise EnvironmentFailed(f"there is no environment {environment!r}", retryable=False)
         if len(self._episodes) >= self._episodes_max:
             raise EnvironmentFailed(f"{self._episodes_max} episodes are open", retryable=True)
-        episode = self._episodes[episode_id] = _Episode(environment, seed)
+        episode = self._episodes[episode_id] = _Episode(environment, seed, alone)
         try:
             await self._request(episode_id, episode, None)
         except EnvironmentFailed:
@@ -234,13 +235,17 @@ class EnvironmentPool:
         process = lane.process
         if episode.life != process.life:
             episode.life = process.life  # from here on there is a game to close, also if it does not begin
-            start = parse_start(await process.ask("open", episode_id, seed=episode.seed))
+            start = parse_start(await process.ask("open", episode_id, seed=episode.seed, alone=episode.alone))
             self.replayed += episode.start is not None
             episode.start = episode.start or start
             self._compare(episode.start, start)
             for earlier, reply in episode.turns:
-                self._compare(reply, parse_reply(await process.ask("step", episode_id, **asdict(earlier))))
-        return None if turn is None else parse_reply(await process.ask("step", episode_id, **asdict(turn)))
+                self._compare(reply, await self._step(process, episode_id, episode, earlier))
+        return None if turn is None else await self._step(process, episode_id, episode, turn)
+
+    async def _step(self, process: EnvironmentProcess, episode_id: EpisodeId, episode: _Episode, turn: Turn) -> Reply:
+        agents = () if episode.start is None else episode.start.agents
+        return parse_reply(await process.ask("step", episode_id, **asdict(turn)), agents)
 
     def _compare(self, before: Start | Reply, again: Start | Reply) -> None:
         """Require that a replayed game answers as before: the policy has seen those answers.

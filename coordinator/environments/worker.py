@@ -2,17 +2,18 @@
 
     -> {"kind": "gym" | "verifiers", "settings": {...}, "timeout_s": 10}
     <- {"ready": true, "games_at_once": 1, "problem_count": null}     or {"refused": {"what", "cause", "fix"}}
-    -> {"id": 1, "do": "open", "episode": 7, "seed": 123}
-    <- {"id": 1, "messages": [...], "tools": [...]}
+    -> {"id": 1, "do": "open", "episode": 7, "seed": 123, "alone": false}
+    <- {"id": 1, "messages": [...], "tools": [...], "agents": [], "speaker": "", "shown": []}
     -> {"id": 2, "do": "step", "episode": 7, "text", "content", "reasoning", "calls", "last"}
-    <- {"id": 2, "messages": [...], "reward": 0.0, "done": false}
+    <- {"id": 2, "messages": [...], "reward": 0.0, "done": false, "speaker": "", "rewards": {}}
     -> {"id": 3, "do": "demonstrate", "episode": 7}
     <- {"id": 3, "text": "..."}
     -> {"id": 4, "do": "close", "episode": 7}
     <- {"id": 4}
 
-Instead of an answer there may be {"id", "failed": the end of a traceback}. When stdin
-ends, every game is closed, and the process ends after CLOSE_TIMEOUT_S at the latest.
+``alone``: a game of several agents is shown to the first of them, see alone.py. Instead of an answer there may be
+{"id", "failed": the end of a traceback}. When stdin ends, every game is closed, and the process ends after
+CLOSE_TIMEOUT_S at the latest.
 
 The worker may run in the interpreter of another virtual environment, so that it imports the standard library, what the
 environment needs, and from us only modules that import no more than that.
@@ -29,6 +30,7 @@ import threading
 import traceback
 from typing import Any
 
+from coordinator.environments.alone import AloneGame
 from coordinator.environments.games import Game, Games, Turn
 from coordinator.environments.gym import GymGames
 from coordinator.workers.child import Pipe, keep_quiet
@@ -121,13 +123,16 @@ class Worker:
         episode = request["episode"]
         match request["do"]:
             case "open":
-                game = self._open[episode] = self._games.new()
+                game = self._games.new()
+                self._open[episode] = game = AloneGame(game) if request["alone"] else game
                 start = await game.reset(request["seed"])
-                return {"messages": list(start.messages), "tools": list(start.tools)}
+                known = {"messages": list(start.messages), "tools": list(start.tools), "agents": list(start.agents)}
+                return known | {"speaker": start.speaker, "shown": list(start.shown)}
             case "step":
                 given = {name: request[name] for name in ("text", "content", "reasoning", "calls", "last")}
                 reply = await self._open[episode].step(Turn(**given))
-                return {"messages": list(reply.messages), "reward": reply.reward, "done": reply.done}
+                answer = {"messages": list(reply.messages), "reward": reply.reward, "done": reply.done}
+                return answer | {"speaker": reply.speaker, "rewards": dict(reply.rewards)}
             case "demonstrate":
                 return {"text": await self._open[episode].demonstrate()}
             case "close":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -12,14 +13,14 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.config.tasks import MixtureTask, RowsConfig
 from coordinator.prompts.tokenizers import run_tokenizer
 from coordinator.tasks.build import EVALUATION, build_single, build_task, part_seed, stages_of
-from coordinator.tasks.checks.task import TaskAdapter
+from coordinator.tasks.checks.task import Problem, TaskAdapter
 from coordinator.tasks.evaluation_sets import EvaluationSet, pick, texts_of, with_held_out
 from coordinator.tasks.mixture import PromptMixture, default_held_out
 from coordinator.tasks.multi_task import Mixed
 from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.volatility import Volatility
-from coordinator.verifiers.scorer import Scorer
+from rollcast.runtime.errors import TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.text.tokenizer import Tokenizer
 
@@ -61,12 +62,12 @@ class SkipLog:
 async def load(
     config: CoordinatorConfig,
     mixture_position: str | None,
-    scorer: Scorer,
+    start: Callable[[], Coroutine[Any, Any, None]],
     thread: TaskThread,
     volatility: Volatility | None,
 ) -> Loaded:
-    """Build the mixture and the evaluation sets, and start the verifiers."""
-    starting = asyncio.create_task(scorer.start())
+    """Build the mixture and the evaluation sets; ``start`` starts the verifiers meanwhile."""
+    starting = asyncio.create_task(start())
     try:
         async with deadline(_load_deadline_s(config), "the task to load"):
             mixture, sets = await thread.run(lambda: _mixture(config, mixture_position, volatility))
@@ -130,7 +131,25 @@ def _mixture(
     )
     if position is not None:
         mixture.restore(position)
-    return mixture, with_held_out(mixture.held_out(held_out), sets)
+    own = mixture.held_out(held_out)
+    for example in own:
+        check_agents(example.problem, config.run.samples_per_group)
+    return mixture, with_held_out(own, sets)
+
+
+def check_agents(problem: Problem, samples_per_group: int) -> None:
+    """Refuse a game that cannot be trained on: its agents share the samples of a group.
+
+    Raises:
+        TaskError: it has several agents.
+    """
+    agents = problem.data.get("agents", ())
+    if agents:
+        raise TaskError(
+            f"the game {problem.problem_id} has {len(agents)} agents, which cannot be trained yet",
+            cause="an episode has one trajectory",
+            fix="use it with `rollcast tasks try`, or let its own code play all agents but one",
+        )
 
 
 def _always(problem_id: str, times: int, step: int) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.events.events import Prompt
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.ledger.store import ProblemReward
-from coordinator.prompts.first_turn import FirstTurnScorer
+from coordinator.prompts.evaluation_games import EvaluationGames, Played, cut_newest, split_turns
 from coordinator.prompts.loading import Loaded, load
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
@@ -57,6 +59,7 @@ class Problems:
     ) -> None:
         self.tokenizer = tokenizer
         self.environments = environments  # None: no problem has one
+        self._games: EvaluationGames | None = None
         self._scorer = scorer
         self._held_out_scored = 0
         self._thread = thread
@@ -89,25 +92,25 @@ class Problems:
             ConfigError: a stop string has characters that no completion can have.
             MissingExtra: a library of the task is not installed.
         """
-        scorer = build_scorer(with_evaluation(config.task, config.evaluation_sets), config.run.seed, config.verifier)
+        task, folder = with_evaluation(config.task, config.evaluation_sets), config.tokenizer.folder
+        scorer = build_scorer(task, config.run.seed, config.verifier, tokenizer_folder=folder)
         environments = _environments(config)
-        first_turns = None if environments is None else FirstTurnScorer(environments, scorer)
-        scorer = first_turns or scorer
         thread = TaskThread()
         volatility = _volatility(config, rewards)
-        loading = asyncio.create_task(load(config, mixture_position, scorer, thread, volatility))
+        start = partial(_start, scorer, environments)
+        loading = asyncio.create_task(load(config, mixture_position, start, thread, volatility))
         try:
             if tokenizer_json is None:
                 tokenizer = (await loading).mixture.tokenizer
             else:
                 tokenizer = await asyncio.to_thread(stored_tokenizer, config.tokenizer, tokenizer_json)
             check_stop_strings(tokenizer, config.sampling.stop_strings)
-            if first_turns is not None:
-                first_turns.form = tokenizer.tool_format
         except BaseException:
-            await _stop(loading, thread, scorer)
+            await _stop(loading, thread, scorer, environments)
             raise
         problems = cls(tokenizer, scorer, thread, loading, volatility, config.sampling.stop_strings, environments)
+        if environments is not None:
+            problems._games = _games(config, environments, tokenizer)
         problems._keep(sampled)
         return problems
 
@@ -127,8 +130,10 @@ class Problems:
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
-        """Stop the verifiers and the thread."""
-        await _stop(self._loading, self._thread, self._scorer)
+        """Stop the verifiers, the environments and the thread."""
+        if self._games is not None:
+            await self._games.close()
+        await _stop(self._loading, self._thread, self._scorer, self.environments)
 
     async def sample(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
         """Return the next problems of the mixture; ``steps``: see SupplyPrompts.
@@ -163,6 +168,11 @@ class Problems:
         """Count a rollout's reward; return the problem's new figures for the ledger, or None if none are kept."""
         return None if self._volatility is None else self._volatility.rewarded(problem_id, reward)
 
+    def stage_began(self, number: int, from_step: int) -> None:
+        """Sample problems for the steps from this one on by the pass rates of the stage of this number."""
+        if self._volatility is not None:
+            self._volatility.stage_began(number, from_step)
+
     async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
         """Return labelled problems for the warm start, none of them held out.
 
@@ -185,7 +195,11 @@ class Problems:
 
     async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
         """Return the verdict on one completion of a sampled problem; the core decides whether to score it again."""
-        item = ScoreItem(f"rollout {rollout_id}", self._sampled[problem_id], self.tokenizer.decode(token_ids))
+        key, problem = f"rollout {rollout_id}", self._sampled[problem_id]
+        if self._scorer.decodes:  # a long completion of a published tokenizer would hold up every other upload
+            item = ScoreItem(key, problem, "", struct.pack(f"<{len(token_ids)}I", *token_ids))
+        else:
+            item = ScoreItem(key, problem, self.tokenizer.decode(token_ids))
         return (await self._scorer.score([item]))[0]
 
     async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Score:
@@ -204,19 +218,29 @@ class Problems:
         return verdict.score
 
     async def score_completion(self, completion: pb.Completion, book: SampleBook | None) -> pb.CompletionScore:
-        """Score a learner's completion of an evaluation problem, and keep it as a sample if the learner asks to.
+        """Score a completion of an evaluation problem, and keep it as a sample if the learner asks to.
+
+        If the problem has an environment that goes on, the result is its answer instead.
 
         Raises:
-            MalformedMessage: there is no such problem.
-            NotScored: the verifiers failed each time.
+            MalformedMessage: there is no such problem, or no such turns.
+            NotScored: the verifiers or the environment failed each time.
             RunFolderError: the sample cannot be written.
         """
+        name, problem = await self.evaluated(completion.example_id)
         token_ids = tuple(completion.token_ids)
-        score = await self.score_held_out(completion.example_id, token_ids)
+        if "environment" in problem.data and self._games is not None:
+            token_ids, lengths = cut_newest(token_ids, completion.turn_lengths, self.ends.cut)
+            played = await self._games.play(problem, token_ids, lengths)
+            if not played.ended:
+                return _answer(completion, len(token_ids), played)
+            parts = split_turns(token_ids, lengths)
+            text = "\n".join(self.tokenizer.decode(part) for part in parts)  # decoding stops at the end of a turn
+            score = Score(played.reward, played.reward >= 1.0)
+        else:
+            score, text = await self.score_held_out(completion.example_id, token_ids), self._text(token_ids)
         if completion.keep and book is not None:
-            name, problem = await self.evaluated(completion.example_id)
             problem = replace(problem, problem_id=problem.problem_id.removeprefix(f"{EVALUATION}{name}/"))
-            text = self._text(token_ids)
             await book.keep(sample_of(name, completion.version, problem, completion.sample_index, text, score))
         return pb.CompletionScore(example_id=completion.example_id, reward=score.reward, exact=score.exact)
 
@@ -247,12 +271,29 @@ class Problems:
         return result
 
 
-async def _stop(loading: asyncio.Task[Loaded], thread: TaskThread, scorer: Scorer) -> None:
-    """Stop loading before the scorer, which it may be starting."""
+async def _start(scorer: Scorer, environments: EnvironmentPool | None) -> None:
+    """Start the verifiers and the environments; if either does not start, the other one is stopped.
+
+    Raises:
+        TaskError: see Scorer.start and EnvironmentPool.start.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(scorer.start())
+            if environments is not None:
+                group.create_task(environments.start())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _stop(
+    loading: asyncio.Task[Loaded], thread: TaskThread, scorer: Scorer, environments: EnvironmentPool | None
+) -> None:
+    """Stop loading before the scorer and the environments, which it may be starting."""
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
     thread.close()
-    await scorer.close()
+    await asyncio.gather(scorer.close(), *([] if environments is None else [environments.close()]))
 
 
 def _environments(config: CoordinatorConfig) -> EnvironmentPool | None:
@@ -262,12 +303,35 @@ def _environments(config: CoordinatorConfig) -> EnvironmentPool | None:
     return EnvironmentPool(specs, pool.processes, pool.episodes_max) if specs else None
 
 
+def _games(config: CoordinatorConfig, environments: EnvironmentPool, tokenizer: TextTokenizer) -> EvaluationGames:
+    pool = config.environments
+    return EvaluationGames(
+        environments,
+        tokenizer,
+        tokens_max=config.sampling.new_tokens_max,
+        turns_max=pool.turns_max,
+        kept_max=max(1, pool.episodes_max // 2),  # the others are training's
+        failures_max=pool.failures_max,
+    )
+
+
+def _answer(completion: pb.Completion, token_count: int, played: Played) -> pb.CompletionScore:
+    return pb.CompletionScore(
+        example_id=completion.example_id,
+        goes_on=True,
+        answer_token_ids=played.answer,
+        answered_by_tools=played.by_tools,
+        token_count=token_count,
+    )
+
+
 def _to_pb(examples: Iterable[Example]) -> list[pb.Example]:
     return [
         pb.Example(
             example_id=example.example_id,
             prompt_token_ids=example.prompt_token_ids,
             answer_token_ids=example.answer_token_ids,
+            has_environment="environment" in example.problem.data,
         )
         for example in examples
     ]

@@ -5,14 +5,15 @@ It reads the ledger, a bounded part for each page, and must not run on the event
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from coordinator.ledger.story import peer_names, reading
+from coordinator.ledger.sql import RunReader
+from coordinator.ledger.sql_facts import peer_names
 from coordinator.prompts.samples import TEXT_LENGTH_MAX
 from coordinator.prompts.stored_rollouts import ROLLOUT_ID_MAX, Found, RolloutFilter, found_rollouts, turn_of
+from coordinator.stores.reader import reading
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.text.tokenizer import UNKNOWN, TextTokenizer
 
@@ -89,7 +90,7 @@ def rollouts_page(
         ConfigError: the run had no such peer.
         StoreError: the ledger cannot be read.
     """
-    with reading(folder.ledger) as connection:
+    with reading(folder) as connection:
         above = _scanned_down_to(connection, before)
         found = list(islice(found_rollouts(connection, chosen, peer_names(connection), above, before), limit + 1))
     if len(found) > limit:
@@ -105,7 +106,7 @@ def rollout_view(folder: RunFolder, tokenizer: TextTokenizer, rollout_id: int) -
     Raises:
         StoreError: the ledger cannot be read.
     """
-    with reading(folder.ledger) as connection:
+    with reading(folder) as connection:
         names = peer_names(connection)
         found = next(found_rollouts(connection, RolloutFilter(), names, rollout_id - 1, rollout_id + 1), None)
     if found is None:
@@ -146,7 +147,7 @@ def token_pieces(
     return tuple(one for one in pieces if one[0]) if "".join(piece for piece, _ in pieces) == text else ()
 
 
-def _scanned_down_to(connection: sqlite3.Connection, before: int) -> int:
+def _scanned_down_to(connection: RunReader, before: int) -> int:
     """Return the newest id that a page leaves to the next one; -1 if the page reaches the oldest rollout."""
     row = connection.execute(
         "SELECT rollout_id FROM scores WHERE rollout_id < ? ORDER BY rollout_id DESC LIMIT 1 OFFSET ?",

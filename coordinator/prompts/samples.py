@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from coordinator.ledger.story import reading
+from coordinator.stores.reader import reading
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
@@ -137,7 +137,7 @@ def newest_completions(folder: RunFolder, tokenizer: TextTokenizer, limit: int) 
     Raises:
         StoreError: the ledger cannot be read.
     """
-    with reading(folder.ledger) as connection:
+    with reading(folder) as connection:
         rows = connection.execute(
             "SELECT problem, body FROM rollouts JOIN attempts USING (lease_id, sample_index)"
             " JOIN groups USING (group_id) ORDER BY rollout_id DESC LIMIT ?",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
-from coordinator.ledger.story import peer_names, reading
+from coordinator.ledger.sql import RunReader
+from coordinator.ledger.sql_facts import peer_names
 from coordinator.prompts.samples import TRAINING, Sample, sample_of
+from coordinator.stores.reader import reading
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
@@ -57,7 +58,7 @@ class RolloutFilter:
         if self.peer:
             texts.append(f"rollouts.peer_id IN ({', '.join('?' * len(peers))})")
             values += peers
-        return " AND ".join(texts) or "1", values
+        return " AND ".join(texts) or "true", values
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,14 @@ def stored_rollouts(
         ConfigError: the run had no such peer.
         StoreError: the ledger cannot be read.
     """
-    with reading(folder.ledger) as connection:
+    with reading(folder) as connection:
         names = peer_names(connection)
         found = found_rollouts(connection, chosen or RolloutFilter(), names)
         return [_decoded(one, tokenizer, names) for one in islice(found, limit)]
 
 
 def found_rollouts(
-    connection: sqlite3.Connection,
+    connection: RunReader,
     chosen: RolloutFilter,
     names: dict[str, str],
     above: int = -1,

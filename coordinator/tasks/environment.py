@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,10 +23,10 @@ from blake3 import blake3
 
 from coordinator.config.environments import GymTask, VerifiersTask
 from coordinator.environments.answers import EnvironmentFailed, parse_reply, parse_start
-from coordinator.environments.games import Start, Turn
+from coordinator.environments.games import Reply, Start, Turn
 from coordinator.environments.process import EnvironmentProcess, EnvironmentSpec, link_packages
 from coordinator.tasks.checks.task import Demonstration, Problem, Score
-from coordinator.tasks.wording import fixed_pieces, other_characters
+from coordinator.tasks.wording import PIECES_MAX, fixed_pieces, other_characters
 from coordinator.workers.line_process import WorkerDied, WorkerHung
 from rollcast.runtime.errors import TaskError
 
@@ -91,7 +91,10 @@ class EnvironmentTask:
 
     def wording(self) -> tuple[str, ...]:
         """Return what the first messages of games have in common."""
-        return fixed_pieces([self.problem(index).prompt for index in range(self._samples)])
+        starts = [self._start(self._game_seed(index)) for index in range(self._samples)]
+        # What agents are shown is tokenised apart from the rules that all of them read.
+        texts = ([_text(one.messages) for one in starts], [_text(one.shown) for one in starts])
+        return tuple(dict.fromkeys(piece for part in texts for piece in fixed_pieces(part)))[:PIECES_MAX]
 
     def characters(self) -> str:
         """Return the printable characters of ASCII, and others that the first messages of games have."""
@@ -106,14 +109,15 @@ class EnvironmentTask:
         """
         seed = self._game_seed(index)
         start = self._start(seed)
-        prompt = "\n".join(str(one["content"]) for one in start.messages)
-        data = {
+        data: dict[str, Any] = {
             "environment": environment_name(self._config),
             "seed": seed,
-            "messages": list(start.messages),
+            "messages": start.view,
             "tools": list(start.tools),
         }
-        return Problem(f"{self.name}:{index}", prompt, "", data)
+        if start.agents:
+            data |= {"agents": list(start.agents), "rules": list(start.messages)}
+        return Problem(f"{self.name}:{index}", _text(start.view), "", data)
 
     def warm_up(self) -> None:
         """Do nothing: verifiers never score these problems."""
@@ -127,11 +131,8 @@ class EnvironmentTask:
 
         The teacher is the same whether or not a flawed one is asked for.
         """
-        turns = self._ask(lambda: self._demonstrate(problem.data["seed"]))
-        if not turns:
-            return None
-        chosen = random.randrange(len(turns))
-        return Demonstration(turns[chosen][0], tuple(turns[:chosen]))
+        shown = self._ask(lambda: self._demonstrate(problem.data["seed"]))
+        return random.choice(shown) if shown else None
 
     @property
     def _samples(self) -> int:
@@ -153,27 +154,29 @@ class EnvironmentTask:
     async def _open_and_close(self, seed: int) -> Start:
         process = self._worker.process
         try:
-            return parse_start(await process.ask("open", 0, seed=seed))
+            return parse_start(await process.ask("open", 0, seed=seed, alone=True))
         finally:
             await process.ask("close", 0)
 
-    async def _demonstrate(self, seed: int) -> list[tuple[str, tuple[Mapping[str, Any], ...]]]:
-        """Play a game with its teacher; return the turns with their replies."""
-        process, turns = self._worker.process, list[tuple[str, tuple[Mapping[str, Any], ...]]]()
+    async def _demonstrate(self, seed: int) -> list[Demonstration]:
+        """Play a game with its teacher; return each turn behind all that its agent said and was shown before."""
+        process, found = self._worker.process, list[Demonstration]()
         try:
-            await process.ask("open", 0, seed=seed)
-            while len(turns) < DEMONSTRATED_TURNS_MAX:
+            start = parse_start(await process.ask("open", 0, seed=seed, alone=False))
+            book = _Shown(start)
+            while len(found) < DEMONSTRATED_TURNS_MAX:
                 text = (await process.ask("demonstrate", 0))["text"]
                 if not isinstance(text, str):
                     break
+                found.append(book.said(text))
                 turn = Turn(text, text, "", (), last=False)
-                reply = parse_reply(await process.ask("step", 0, **asdict(turn)))
-                turns.append((text, tuple(reply.messages)))
+                reply = parse_reply(await process.ask("step", 0, **asdict(turn)), start.agents)
                 if reply.done:
                     break
+                book.shown(reply)
         finally:
             await process.ask("close", 0)
-        return turns
+        return found
 
     @cached_property
     def _worker(self) -> _WorkerThread:
@@ -189,6 +192,34 @@ class EnvironmentTask:
             raise TaskError(
                 f"the environment {self.name} cannot be played", cause=str(error)[-1000:], fix="see the cause"
             ) from error
+
+
+class _Shown:
+    """What each agent of a game has said and was shown; a game of one agent has the agent ""."""
+
+    def __init__(self, start: Start) -> None:
+        self._first: dict[str, tuple[Mapping[str, Any], ...]] = {start.speaker: tuple(start.shown)}
+        self._turns: dict[str, list[tuple[str, tuple[Mapping[str, Any], ...]]]] = {}
+        self._speaker = start.speaker
+        self._unanswered: dict[str, str] = {}  # the last turn of agents that have not been shown anything since
+
+    def said(self, text: str) -> Demonstration:
+        """Return a turn of the agent that acts, as a demonstration."""
+        turns = self._turns.setdefault(self._speaker, [])
+        self._unanswered[self._speaker] = text
+        return Demonstration(text, tuple(turns), self._first[self._speaker])
+
+    def shown(self, reply: Reply) -> None:
+        """Note what the agent that acts next is shown."""
+        self._speaker, messages = reply.speaker, tuple(reply.messages)
+        if self._speaker in self._unanswered:
+            self._turns[self._speaker].append((self._unanswered.pop(self._speaker), messages))
+        else:
+            self._first[self._speaker] = messages
+
+
+def _text(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(str(one["content"]) for one in messages)
 
 
 class _WorkerThread:

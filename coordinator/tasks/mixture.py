@@ -192,10 +192,9 @@ class PromptMixture:
             without = without + 1 if answer is None else 0
             shown = Demonstration(answer) if isinstance(answer, str) else answer
             # A flawed answer may be longer than the right one.
-            tokens = None if shown is None else self._limits.encode_demonstration(shown)
+            tokens = None if shown is None else self._limits.encode_example(problem, prompt, shown)
             if tokens is not None:
-                before, answer_ids = tokens
-                found.append(Example(example_id, problem, (*prompt, *before), answer_ids))
+                found.append(Example(example_id, problem, *tokens))
         raise self._dry()
 
     def _sample_one(self, step: int) -> TrainingPrompt:

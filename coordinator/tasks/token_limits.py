@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from coordinator.tasks.checks.task import Demonstration, Problem
 from rollcast.runtime.errors import TaskError
+from rollcast.wire.text.chat_template import Message
 from rollcast.wire.text.tokenizer import TextTokenizer
 
 Unusable = Literal["", "unknown_characters", "too_long", "answer_too_long"]
@@ -43,7 +44,22 @@ class TokenLimits:
         token_ids = self._encode(self.tokenizer.encode, text)
         return None if token_ids is None else (*token_ids, self.tokenizer.eos_id)
 
-    def encode_demonstration(self, shown: Demonstration) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    def encode_example(
+        self, problem: Problem, prompt: tuple[int, ...], shown: Demonstration
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the tokens of all that comes before a demonstrated answer, and of the answer; None if they do not fit.
+
+        ``prompt``: the problem's; in a game of several agents the one that answers may have been shown something else.
+        """
+        if shown.shown:
+            try:
+                prompt = self.encode_view(problem, shown.shown)
+            except TaskError:
+                return None
+        tokens = None if len(prompt) > self.prompt_tokens_max else self._encode_demonstration(shown)
+        return None if tokens is None else ((*prompt, *tokens[0]), tokens[1])
+
+    def _encode_demonstration(self, shown: Demonstration) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return the tokens of the turns before the answer, and of the answer; None if they do not fit."""
         before: list[int] = []
         for text, reply in shown.turns:
@@ -64,9 +80,21 @@ class TokenLimits:
         if "messages" not in problem.data:
             return self._encode(self.tokenizer.encode_prompt, problem.prompt)
         try:
+            if "agents" in problem.data:
+                rules = problem.data["rules"]
+                return self.encode_view(problem, problem.data["messages"][len(rules) :])
             return tuple(self.tokenizer.encode_chat(problem.data["messages"], problem.data.get("tools", ())))
         except TaskError:
             return None
+
+    def encode_view(self, problem: Problem, shown: Sequence[Message]) -> tuple[int, ...]:
+        """Return the tokens of the rules of a game of several agents, and of what one of them is shown first.
+
+        Raises:
+            TaskError: the messages cannot be encoded.
+        """
+        rules, tools = problem.data["rules"], problem.data["tools"]
+        return (*self.tokenizer.encode_rules(rules, tools), *self.tokenizer.encode_shown(rules, shown, tools))
 
     def _encode(self, encode: Callable[[str], list[int]], text: str) -> tuple[int, ...] | None:
         try:

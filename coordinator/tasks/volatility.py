@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blake3 import blake3
 
@@ -27,9 +27,12 @@ VOLATILITY_FULL = 0.5  # standard deviation when half of the rewards are 0 and h
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """The pass rates, moving means of the rewards, of the problems that are sampled from a learner step on."""
+    """The pass rates, moving means of the rewards, of the problems that are sampled from a learner step on.
 
-    from_step: int
+    ``from_step``: None until the stage begins, which depends on what happens in the run.
+    """
+
+    from_step: int | None
     least: float
     most: float
 
@@ -82,6 +85,12 @@ class Volatility:
         self._figures[problem_id] = after
         return after
 
+    def stage_began(self, number: int, from_step: int) -> None:
+        """Note at which learner step the stage of this number began. Other threads may ask for chances meanwhile."""
+        stages = list(self._difficulty)
+        stages[number] = replace(stages[number], from_step=from_step)
+        self._difficulty = tuple(stages)
+
     def chance(self, problem_id: str, step: int = 0) -> float:
         """Return the probability of sampling the problem in a later pass, for a learner step; 1 if it has no figures.
 
@@ -90,7 +99,8 @@ class Volatility:
         figures = self._figures.get(problem_id)
         if figures is None:
             return 1.0
-        stage = next((one for one in reversed(self._difficulty) if one.from_step <= step), None)
+        begun = (one for one in reversed(self._difficulty) if one.from_step is not None and one.from_step <= step)
+        stage = next(begun, None)
         if stage is not None and not stage.least <= figures.mean <= stage.most:
             return self._chance_least
         if not self._weighs:

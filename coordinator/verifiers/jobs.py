@@ -1,21 +1,24 @@
-"""Queue items for workers: bounded, one job for each key, failed together when the scorer fails."""
+"""Queue items for workers: bounded, one job for each key, failed together when the scorer fails.
+
+The scorers of both pools are QueueScorers, which differ in what serves the queue.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.tasks.checks.task import Score
 from coordinator.verifiers.scorer import (
     COMPLETION_LENGTH_MAX,
+    TOO_LONG,
     Scored,
     ScoreItem,
     Verdict,
 )
-from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.errors import RollcastError, TaskError
 
 BATCH_ITEMS = 16
 """Items that a worker gets at once: few enough to share work between workers, enough to make messages cheap."""
@@ -29,6 +32,7 @@ class Job:
 
     item: ScoreItem
     future: asyncio.Future[Verdict]
+    callers: int = 0  # that wait for the verdict; the job is given up with the last one
 
     def finish(self, verdict: Verdict) -> None:
         """Set the verdict, unless it has one."""
@@ -66,31 +70,39 @@ class JobQueue:
         if self._failure is not None:
             raise self._failure
         if len(item.completion_text) > COMPLETION_LENGTH_MAX:
-            return Scored(item.key, Score(0.0, False, "the completion is too long"))
+            return Scored(item.key, TOO_LONG)
         job = self._unfinished.get(item.key)
-        if job is not None:
+        if job is None or job.future.done():
+            job = self._new_job(item)
+        job.callers += 1
+        try:
             return await asyncio.shield(job.future)
+        finally:
+            job.callers -= 1
+            if not job.callers:
+                job.future.cancel()  # no effect on a job that has its verdict
+
+    def _new_job(self, item: ScoreItem) -> Job:
+        """Return a job in the queue, or on its way there while the queue is full."""
         job = self._unfinished[item.key] = Job(item, asyncio.get_running_loop().create_future())
-        job.future.add_done_callback(lambda future: self._discard(item.key, future))
+        job.future.add_done_callback(lambda _: self._discard(job))
         if not self._queue.full():
             self._queue.put_nowait(job)
-            return await job.future
-        putting: asyncio.Future[Any] = asyncio.ensure_future(self._queue.put(job))
-        try:
-            await asyncio.wait({putting, job.future}, return_when=asyncio.FIRST_COMPLETED)
-            return await job.future
-        finally:
-            putting.cancel()
+        else:
+            putting = asyncio.ensure_future(self._queue.put(job))
+            job.future.add_done_callback(lambda _: putting.cancel())
+        return job
 
-    def _discard(self, key: str, future: asyncio.Future[Verdict]) -> None:
-        del self._unfinished[key]
-        if not future.cancelled():
-            future.exception()  # marks the exception as retrieved, also when no caller waits any more
+    def _discard(self, job: Job) -> None:
+        if self._unfinished.get(job.item.key) is job:
+            del self._unfinished[job.item.key]
+        if not job.future.cancelled():
+            job.future.exception()  # marks the exception as retrieved, also when no caller waits any more
 
     async def next_batch(self) -> list[Job]:
         """Return at least one job, and as many more as wait and fit into a batch; without those that are done."""
         jobs = [await self._queue.get()]
-        length = len(jobs[0].item.completion_text)
+        length = jobs[0].item.length
         if jobs[0].item.key in self._alone:
             return [job for job in jobs if not job.future.done()]
         while len(jobs) < self._batch_items and length < BATCH_TEXT_LENGTH_MAX and not self._queue.empty():
@@ -99,7 +111,7 @@ class JobQueue:
                 self._queue.put_nowait(job)
                 break
             jobs.append(job)
-            length += len(job.item.completion_text)
+            length += job.item.length
         return [job for job in jobs if not job.future.done()]
 
     def score_alone(self, key: str) -> None:
@@ -114,3 +126,32 @@ class JobQueue:
         for job in list(self._unfinished.values()):
             if not job.future.done():
                 job.future.set_exception(self._failure)
+
+
+class QueueScorer:
+    """The part of a Scorer that callers see: items wait in a queue, which lanes serve.
+
+    Args:
+        waiting_max, batch_items: see JobQueue.
+        decodes: whether its workers decode token ids.
+    """
+
+    def __init__(self, waiting_max: int, batch_items: int, *, decodes: bool = False) -> None:
+        self.decodes = decodes
+        self._jobs = JobQueue(waiting_max, batch_items)
+        self._lanes: list[asyncio.Task[None]] = []
+
+    async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
+        """Return the verdicts of the items, in their order; see Scorer.score."""
+        return await self._jobs.score(items)
+
+    def _serve_with(self, lanes: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Begin to serve the queue with these lanes."""
+        self._lanes = [asyncio.create_task(lane, name="verifier") for lane in lanes]
+
+    async def _end_lanes(self) -> None:
+        """Stop the lanes; items without a verdict raise TaskError, as new ones do."""
+        for lane in self._lanes:
+            lane.cancel()
+        await asyncio.gather(*self._lanes, return_exceptions=True)
+        self._jobs.fail(TaskError("the verifier pool is closed"))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 
 import structlog
 
-from coordinator.verifiers.jobs import BATCH_ITEMS, Job, JobQueue
+from coordinator.verifiers.jobs import BATCH_ITEMS, Job, QueueScorer
 from coordinator.verifiers.process import VerifierProcess
-from coordinator.verifiers.scorer import Failed, ScoreItem, Verdict
+from coordinator.verifiers.scorer import Failed
 from coordinator.workers.line_process import WorkerDied, WorkerHung
 from rollcast.runtime.errors import RollcastError, TaskError
 from rollcast.runtime.waits import backoff_delays_s
@@ -28,7 +29,7 @@ RESTART_MOST_DELAY_S = 5.0
 _log = structlog.get_logger()
 
 
-class VerifierPool:
+class VerifierPool(QueueScorer):
     """A Scorer whose workers are processes of this machine.
 
     Args:
@@ -39,6 +40,8 @@ class VerifierPool:
         queue_max: items that may wait; ``score`` waits while the queue is full.
         command: the worker's command line.
         batch_items: items that a process gets at once.
+        tokenizer_folder: the folder of a published tokenizer, with which the processes decode token ids; None: they
+            decode none.
     """
 
     def __init__(
@@ -51,12 +54,13 @@ class VerifierPool:
         *,
         command: Sequence[str] = WORKER_COMMAND,
         batch_items: int = BATCH_ITEMS,
+        tokenizer_folder: Path | None = None,
     ) -> None:
-        self._processes = [VerifierProcess(command, task_config_json, seed, timeout_s) for _ in range(processes)]
-        self._jobs = JobQueue(queue_max, batch_items)
+        super().__init__(queue_max, batch_items, decodes=tokenizer_folder is not None)
+        made_of = (command, task_config_json, seed, timeout_s, tokenizer_folder)
+        self._processes = [VerifierProcess(*made_of) for _ in range(processes)]
         self._timeout_s = timeout_s
         self._random = Random()
-        self._lanes: list[asyncio.Task[None]] = []
 
     @property
     def pids(self) -> list[int]:
@@ -74,19 +78,12 @@ class VerifierPool:
             if isinstance(problem, BaseException):
                 await self._kill_all()
                 raise problem
-        self._lanes = [asyncio.create_task(self._serve(process), name="verifier") for process in self._processes]
-
-    async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
-        """Return the verdicts of the items, in their order; see Scorer.score."""
-        return await self._jobs.score(items)
+        self._serve_with(map(self._serve, self._processes))
 
     async def close(self) -> None:
         """Stop every process; items without a verdict raise TaskError."""
-        for lane in self._lanes:
-            lane.cancel()
-        await asyncio.gather(*self._lanes, return_exceptions=True)
+        await self._end_lanes()
         await self._kill_all()
-        self._jobs.fail(TaskError("the verifier pool is closed"))
 
     async def _kill_all(self) -> None:
         await asyncio.gather(*(process.kill() for process in self._processes))
@@ -129,7 +126,7 @@ class VerifierPool:
     async def _work(self, process: VerifierProcess, jobs: list[Job]) -> list[Job]:
         """Score the jobs in order; return those that a new process must score."""
         try:
-            await process.send_batch([(job.item.problem.to_json(), job.item.completion_text) for job in jobs])
+            await process.send_batch([job.item for job in jobs])
         except WorkerDied as death:
             await self._bury(process, death)
             return jobs

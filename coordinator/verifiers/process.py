@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from coordinator.verifiers.messages import read_verdict
-from coordinator.verifiers.scorer import Verdict
+from coordinator.verifiers.scorer import ScoreItem, Verdict
 from coordinator.workers.line_process import LineProcess, WorkerDied
 
 LINE_BYTES_MAX = 64 << 10  # of a verdict: a long detail, of characters that JSON escapes
@@ -16,8 +18,17 @@ LINE_BYTES_MAX = 64 << 10  # of a verdict: a long detail, of characters that JSO
 class VerifierProcess(LineProcess):
     """A verifier process; it can be restarted after it was killed."""
 
-    def __init__(self, command: Sequence[str], task_config_json: str, seed: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        task_config_json: str,
+        seed: int,
+        timeout_s: float,
+        tokenizer_folder: Path | None = None,
+    ) -> None:
         hello = {"task": json.loads(task_config_json), "seed": seed, "timeout_s": timeout_s}
+        if tokenizer_folder is not None:
+            hello["tokenizer_folder"] = str(tokenizer_folder)
         super().__init__(command, hello, name="verifier", line_bytes_max=LINE_BYTES_MAX)
         self._timeout_s = timeout_s
         self.together = False
@@ -28,13 +39,19 @@ class VerifierProcess(LineProcess):
         self.together = bool(answer.get("together"))
         return answer
 
-    async def send_batch(self, items: Sequence[tuple[str, str]]) -> None:
-        """Send a batch of (problem as JSON text, completion).
+    async def send_batch(self, items: Sequence[ScoreItem]) -> None:
+        """Send a batch of items.
 
         Raises:
             WorkerDied: it ended before it had read the batch, so that no item is to blame.
         """
-        await self.send({"items": items}, self._timeout_s)
+        sent = [
+            (one.problem.to_json(), {"token_ids": b64encode(one.token_ids).decode()})
+            if one.token_ids
+            else (one.problem.to_json(), one.completion_text)
+            for one in items
+        ]
+        await self.send({"items": sent}, self._timeout_s)
 
     async def result(self, key: str, items: int = 1) -> Verdict:
         """Return the verdict on the next item of the batch, under this key.

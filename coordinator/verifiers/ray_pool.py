@@ -8,17 +8,17 @@ are retried by another. Ray restarts actors where it has room. Items and verdict
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import structlog
 
 from coordinator.tasks.checks.task import Problem
-from coordinator.verifiers.jobs import Job, JobQueue
+from coordinator.verifiers.jobs import Job, QueueScorer
 from coordinator.verifiers.messages import read_verdict, verdict_message
 from coordinator.verifiers.pool import VerifierPool
-from coordinator.verifiers.scorer import Failed, ScoreItem, Verdict
+from coordinator.verifiers.scorer import Failed, ScoreItem
 from rollcast.runtime.errors import TaskError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.text.data_files import optional_import
@@ -27,6 +27,8 @@ START_TIMEOUT_S = 300.0
 """For the cluster to place all actors, and for these to load the task: a machine may have to be started first."""
 GRACE_S = 30.0
 """For an answer beyond its items' deadlines: the actor itself replaces a process that hangs."""
+BATCHES_AT_ONCE = 2
+"""Batches that an actor has at once: one is scored while the next one and the verdicts before cross the network."""
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 30.0
 
@@ -58,7 +60,7 @@ class RemoteWorker:
         return [verdict_message(verdict) for verdict in await self._pool.score(read)]
 
 
-class RayScorer:
+class RayScorer(QueueScorer):
     """A Scorer whose workers are actors.
 
     Args:
@@ -78,13 +80,13 @@ class RayScorer:
         address: str,
         batch_items: int,
     ) -> None:
+        super().__init__(queue_max, batch_items)
         self._made_of = (task_config_json, seed, timeout_s, batch_items)
+        self._batch_items = batch_items
         self._workers, self._address, self._timeout_s = workers, address, timeout_s
-        self._jobs = JobQueue(queue_max, batch_items)
         self._random = Random()
         self._ray: Any = None
         self._actors: list[Any] = []
-        self._lanes: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Connect to the cluster, and start the actors; see Scorer.start."""
@@ -98,7 +100,7 @@ class RayScorer:
                     log_to_driver=False,
                     logging_level="error",
                 )
-                actor = ray.remote(num_cpus=1, max_restarts=-1, max_concurrency=2)(RemoteWorker)
+                actor = ray.remote(num_cpus=1, max_restarts=-1, max_concurrency=BATCHES_AT_ONCE)(RemoteWorker)
                 self._actors = [actor.remote(*self._made_of) for _ in range(self._workers)]
                 await asyncio.gather(*(one.start.remote() for one in self._actors))
         except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
@@ -108,21 +110,14 @@ class RayScorer:
                 cause=_last_line(error) or f"not within {START_TIMEOUT_S:g} s",
                 fix="install rollcast on its machines, correct verifier.ray_address, or lower verifier.processes",
             ) from None
-        self._lanes = [asyncio.create_task(self._serve(one), name="ray verifier") for one in self._actors]
-
-    async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
-        """Return the verdicts of the items, in their order; see Scorer.score."""
-        return await self._jobs.score(items)
+        self._serve_with(self._serve(one) for one in self._actors for _ in range(BATCHES_AT_ONCE))
 
     async def close(self) -> None:
         """Stop the actors, and leave the cluster as it is."""
-        for lane in self._lanes:
-            lane.cancel()
-        await asyncio.gather(*self._lanes, return_exceptions=True)
+        await self._end_lanes()
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
-        self._jobs.fail(TaskError("the scorer is closed"))
 
     async def _serve(self, actor: Any) -> None:
         """Serve items with one actor; while it fails, others take what it would have taken."""
@@ -144,7 +139,7 @@ class RayScorer:
         """Have an actor score jobs. Return why it did not; None if it did."""
         items = [(job.item.key, job.item.problem.to_json(), job.item.completion_text) for job in jobs]
         try:
-            async with asyncio.timeout(len(jobs) * self._timeout_s + GRACE_S):
+            async with asyncio.timeout(BATCHES_AT_ONCE * self._batch_items * self._timeout_s + GRACE_S):
                 messages = await actor.score.remote(items)
         except TimeoutError:
             return "it does not answer"

@@ -15,6 +15,7 @@ from coordinator.tasks.checks.task import FailureReason, Problem, Score
 
 COMPLETION_LENGTH_MAX = 1 << 20
 """Characters; a longer completion scores 0 without being read."""
+TOO_LONG = Score(0.0, False, "the completion is too long")
 ATTEMPTS_MAX = 3
 DETAIL_LENGTH_MAX = 2000
 """Characters kept of why a verifier failed: the end of a traceback."""
@@ -22,11 +23,20 @@ DETAIL_LENGTH_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class ScoreItem:
-    """A completion to score. ``key`` names it: items with the same key get the same verdict."""
+    """A completion to score. ``key`` names it: items with the same key get the same verdict.
+
+    ``token_ids`` stand in place of the text, as little-endian uint32, for a scorer that decodes; empty: the text.
+    """
 
     key: str
     problem: Problem
     completion_text: str
+    token_ids: bytes = b""
+
+    @property
+    def length(self) -> int:
+        """Return the characters of the text, or the bytes of the token ids."""
+        return len(self.completion_text) or len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,11 @@ Verdict = Scored | Failed
 
 class Scorer(Protocol):
     """Scores completions. Every item gets a verdict within its deadline, whatever fails."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether items may have token ids in place of the text."""
+        ...
 
     async def start(self) -> None:
         """Start the workers and wait until each has loaded its task.

@@ -1,8 +1,9 @@
 """Run a verifier process: read problems and completions as JSON lines from stdin, write scores to stdout, in order.
 
-    -> {"task": {...}, "seed": 7, "timeout_s": 10}
+    -> {"task": {...}, "seed": 7, "timeout_s": 10}      with "tokenizer_folder", a path, if it is to decode token ids
     <- {"ready": true, "together": false}  or {"refused": {"code", "what", "cause", "fix"}}
     -> {"items": [[problem as JSON text, completion], ...]}
+                                           a completion is its text, or {"token_ids": base64 of little-endian uint32}
     <- ["scored", reward, exact, detail, parts] or ["failed", reason, detail, retryable]
                                            one line per item, as soon as it has a verdict
 
@@ -15,21 +16,27 @@ import asyncio
 import json
 import math
 import resource
+import struct
 import sys
 import traceback
+from base64 import b64decode
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from coordinator.config.tasks import TaskConfig, users_code
 from coordinator.tasks.build import build_task, task_config_from_json
 from coordinator.tasks.checks.checker import Outcome, outcome_of
-from coordinator.tasks.checks.task import FailureReason, Problem, ScoringFailure, TaskAdapter
+from coordinator.tasks.checks.task import FailureReason, Problem, Score, ScoringFailure, TaskAdapter
 from coordinator.tasks.multi_task import Mixed
 from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.messages import verdict_message
-from coordinator.verifiers.scorer import Failed, Scored, Verdict
+from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, TOO_LONG, Failed, Scored, Verdict
 from coordinator.workers.child import Pipe, keep_quiet
 from rollcast.runtime.errors import RollcastError, TaskError
+from rollcast.wire.text.tokenizer import TextTokenizer
 
+TOKEN_BYTES = 4
 ADDRESS_SPACE_BYTES = 4 << 30  # sympy and numpy reserve much more than they use
 
 BuildTask = Callable[[TaskConfig, int], TaskAdapter | Mixed]
@@ -45,6 +52,7 @@ def main(build: BuildTask = build_task) -> int:
         config = task_config_from_json(json.dumps(hello["task"]))
         task = build(config, int(hello["seed"]))
         task.warm_up()
+        read = CompletionReader(hello.get("tokenizer_folder"))
     except RollcastError as error:
         pipe.send({"refused": {"what": error.what, "cause": error.cause, "fix": error.fix}})
         return 1
@@ -56,26 +64,62 @@ def main(build: BuildTask = build_task) -> int:
             items = pipe.receive()["items"]
             if together:
                 _limit_cpu(timeout_s * len(items))
-                for verdict in runner.run(_score_together(task, items, timeout_s)):
+                for verdict in runner.run(_score_together(task, read, items, timeout_s)):
                     pipe.send(verdict_message(verdict))
                 continue
             for problem_json, completion in items:
                 _limit_cpu(timeout_s)
-                pipe.send(verdict_message(_score(task, problem_json, completion)))
+                pipe.send(verdict_message(_score(task, read, problem_json, completion)))
 
 
-def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> Verdict:
+class CompletionReader:
+    """Returns the text of a completion, decoded if it came as token ids.
+
+    Args:
+        tokenizer_folder: the folder of a published tokenizer; None: completions come as text.
+
+    Raises:
+        ModelError, MissingExtra: see HubTokenizer.
+    """
+
+    def __init__(self, tokenizer_folder: str | None) -> None:
+        self._tokenizer: TextTokenizer | None = None
+        if tokenizer_folder is not None:
+            # Imported only here: it takes a tenth of a second, of a process for which a run waits when it starts.
+            from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
+
+            self._tokenizer = HubTokenizer(Path(tokenizer_folder), ChatSettings(enabled=False))
+
+    def __call__(self, completion: Any) -> str:
+        if isinstance(completion, str):
+            return completion
+        assert self._tokenizer is not None, "token ids come only where a tokenizer was named"
+        packed = b64decode(completion["token_ids"])
+        return self._tokenizer.decode(struct.unpack(f"<{len(packed) // TOKEN_BYTES}I", packed))
+
+
+def _score(task: TaskAdapter | Mixed, read: CompletionReader, problem_json: str, completion: Any) -> Verdict:
     """Score a completion; an exception of the verifier is a failure, never a reward."""
-    return _verdict_of(outcome_of(lambda: task.verify(Problem.from_json(problem_json), completion)))
+
+    def verify() -> Score:
+        text = read(completion)
+        if len(text) > COMPLETION_LENGTH_MAX:
+            return TOO_LONG
+        return task.verify(Problem.from_json(problem_json), text)
+
+    return _verdict_of(outcome_of(verify))
 
 
 async def _score_together(
-    task: TaskAdapter | Mixed, items: Sequence[tuple[str, str]], timeout_s: float
+    task: TaskAdapter | Mixed, read: CompletionReader, items: Sequence[tuple[str, Any]], timeout_s: float
 ) -> list[Verdict]:
     """Score a batch at once; an exception of the verifier fails the whole batch."""
     try:
-        read = [(Problem.from_json(problem_json), completion) for problem_json, completion in items]
-        return [_verdict_of(one) for one in await verify_many(task, read, timeout_s)]
+        texts = [read(completion) for _, completion in items]
+        short = [place for place, text in enumerate(texts) if len(text) <= COMPLETION_LENGTH_MAX]
+        asked = [(Problem.from_json(items[place][0]), texts[place]) for place in short]
+        found = dict(zip(short, await verify_many(task, asked, timeout_s), strict=True))
+        return [_verdict_of(found.get(place, TOO_LONG)) for place in range(len(items))]
     except Exception as error:
         reason: FailureReason = "timeout" if isinstance(error, TimeoutError) else "exception"
         return [Failed("", reason, traceback.format_exc())] * len(items)

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 import structlog
 
-from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.errors import MalformedMessage, WaitTimedOut
+from rollcast.runtime.waits import deadline
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 POLL_S = 1.0  # between two requests; an evaluation takes as long as several rollouts
 GRACE_S = 60.0  # beyond the deadline, for a coordinator that is away and begins again
 
 Ask = Callable[[pb.EvaluationRequest], Awaitable[pb.EvaluationReply]]
+#: Waits until the version is announced, which the coordinator and the peers must know before they evaluate it.
+Announced = Callable[[], Awaitable[object]]
 
 _log = structlog.get_logger()
 
@@ -36,7 +39,8 @@ class PeerEvaluator:
 
     Args:
         ask: sends a request to the coordinator.
-        deadline_s: seconds for one evaluation; 0: the peers are never asked.
+        deadline_s: seconds for one evaluation, and before it for the version's announcement; 0: the peers are never
+            asked.
         poll_s: seconds between two requests for the same evaluation.
     """
 
@@ -45,26 +49,35 @@ class PeerEvaluator:
         self._deadline_s = deadline_s
         self._poll_s = poll_s
 
-    async def scores(self, name: str, version: int, *, problems: int, samples: int, seed: int) -> SetScores | None:
-        """Return the peers' scores of a published version on a set; None if the learner has to sample it itself.
+    async def scores(
+        self, name: str, version: int, announced: Announced, *, problems: int, samples: int, seed: int
+    ) -> SetScores | None:
+        """Return the peers' scores of a version on a set; None if the learner has to sample it itself.
 
         Args:
+            announced: the coordinator is asked once this has returned.
             problems: the number of the set's problems.
             samples: completions of each.
             seed: the seed of the noise.
 
         Raises:
             MalformedMessage: the coordinator sent impossible scores.
-            RollcastError: the coordinator refuses the request, or stays unreachable.
+            RollcastError: the coordinator refuses the request, or stays unreachable, or the version was not published.
         """
         if not self._deadline_s:
+            return None
+        try:
+            async with deadline(self._deadline_s, f"version {version} to be announced, before peers evaluate it"):
+                await announced()
+        except WaitTimedOut as late:
+            _left_to_the_learner(name, version, late.what)
             return None
         request = pb.EvaluationRequest(
             set=name, version=version, problems=problems, samples=samples, seed=seed, deadline_s=self._deadline_s
         )
         reply = await self._until_ended(request)
         if reply.given_up:
-            _log.warning("the learner evaluates itself", set=name, version=version, because=reply.given_up[:500])
+            _left_to_the_learner(name, version, reply.given_up[:500])
             return None
         exact, rewards = [one.exact for one in reply.scores], [one.reward for one in reply.scores]
         if len(exact) != problems or max(exact, default=0) > samples:
@@ -80,3 +93,7 @@ class PeerEvaluator:
                 return reply
             await asyncio.sleep(self._poll_s)
         return pb.EvaluationReply(ended=True, given_up="the coordinator did not end it in time")
+
+
+def _left_to_the_learner(name: str, version: int, because: str) -> None:
+    _log.warning("the learner evaluates itself", set=name, version=version, because=because)

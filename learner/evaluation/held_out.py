@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from learner.evaluation.evaluate import complete_prompts
 from rollcast.policy.params import Params
-from rollcast.policy.sampling.sampler import Sampler
+from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.evaluation import KEPT_PROBLEMS
+from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 
@@ -63,10 +63,11 @@ class HeldOut:
         self._problems = problems
         self._sampler = sampler
         self._sampling = sampling
+        numbers = range(len(problems)) if seeds is None else seeds
+        self._by_id = {one.example_id: (number, one) for number, one in zip(numbers, problems, strict=True)}
         self._seed = seed
         self._score = score
         self._stop = stop
-        self._seeds = seeds
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -100,6 +101,33 @@ class HeldOut:
         size = max(1, self._sampler.batch_size // samples)
         return self._complete(params, start, size, samples, version)
 
+    def play(self, params: Params, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        """Return the scores of completions, after all turns of those that an environment answers.
+
+        Raises:
+            Stopped: the process is to stop.
+        """
+        playing = Playing(completions)
+        playing.scored(self._score(playing.going_on))
+        while playing.going_on:
+            if self._stop.is_set():
+                raise Stopped
+            self.go_on(params, playing.going_on)
+            playing.scored(self._score(playing.going_on))
+        return playing.scores
+
+    def go_on(self, params: Params, completions: Sequence[pb.Completion]) -> None:
+        """Append the policy's next turn to each of these completions, which an environment has answered."""
+        requests = []
+        for one in completions:
+            number, problem = self._by_id[one.example_id]
+            seed = evaluation_seed(self._seed, number, one.sample_index)
+            said = tuple(one.token_ids)
+            requests.append(SampleRequest(tuple(problem.prompt_token_ids), seed, said, earlier_turns=len(said)))
+        for one, turn in zip(completions, self._sampler.generate(params, requests, self._sampling), strict=True):
+            one.token_ids.extend(turn.token_ids)
+            one.turn_lengths.append(len(turn.token_ids))
+
     def _scores(self, params: Params) -> list[pb.CompletionScore]:
         completions: list[pb.Completion] = []
         size = self._sampler.batch_size
@@ -107,7 +135,7 @@ class HeldOut:
             if self._stop.is_set():
                 raise Stopped
             completions += self._complete(params, start, size, 1, None)
-        return self._score(completions)
+        return self.play(params, completions)
 
     def _complete(
         self, params: Params, start: int, size: int, samples: int, version: int | None
@@ -121,7 +149,7 @@ class HeldOut:
             self._sampling,
             seed=self._seed,
             samples=samples,
-            numbers=(range(len(self._problems)) if self._seeds is None else self._seeds)[start : start + size],
+            numbers=[self._by_id[problem.example_id][0] for problem in part],
         )
         return [
             pb.Completion(
@@ -134,6 +162,44 @@ class HeldOut:
             for number, (problem, completed) in enumerate(zip(part, sampled, strict=True))
             for index, completion in enumerate(completed)
         ]
+
+
+class Playing:
+    """Keeps completions until each has a score: those that an environment answers go on with another turn.
+
+    Attributes:
+        scores: of all completions in their order; valid once none goes on.
+        going_on: completions without a score, all of them at first; each has to be continued before it is scored again.
+    """
+
+    def __init__(self, completions: Sequence[pb.Completion]) -> None:
+        self.scores = [pb.CompletionScore() for _ in completions]
+        self.going_on = list(completions)
+        self._indexes = list(range(len(completions)))
+
+    def scored(self, scores: Sequence[pb.CompletionScore]) -> None:
+        """Take the scores of ``going_on``, and append the answers to the completions that go on."""
+        indexes, going_on = list[int](), list[pb.Completion]()
+        for index, completion, score in zip(self._indexes, self.going_on, scores, strict=True):
+            self.scores[index] = score
+            if score.goes_on:
+                indexes.append(index)
+                going_on.append(_with_answer(completion, score))
+        self._indexes, self.going_on = indexes, going_on
+
+
+def _with_answer(completion: pb.Completion, score: pb.CompletionScore) -> pb.Completion:
+    """Return the completion up to where its turn ends, and the environment's answer."""
+    lengths = list(completion.turn_lengths) or [len(completion.token_ids)]
+    lengths[-1] -= len(completion.token_ids) - score.token_count
+    return pb.Completion(
+        example_id=completion.example_id,
+        token_ids=[*completion.token_ids[: score.token_count], *score.answer_token_ids],
+        sample_index=completion.sample_index,
+        keep=completion.keep,
+        version=completion.version,
+        turn_lengths=[*lengths, len(score.answer_token_ids)],
+    )
 
 
 def exact_counts(scores: Sequence[pb.CompletionScore], samples: int) -> list[int]:

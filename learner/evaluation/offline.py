@@ -118,7 +118,7 @@ class CheckpointSampler:
         found: list[int] = []
         for start in held_out.parts(samples):
             completions = held_out.complete(self._params, start, samples, version=self._version)
-            found += exact_counts(self._score(completions), samples)
+            found += exact_counts(held_out.play(self._params, completions), samples)
             progress(len(found))
         return found
 

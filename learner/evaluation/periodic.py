@@ -15,13 +15,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import structlog
 
 from learner.coordinator.reporter import StatusReporter
-from learner.evaluation.by_peers import PeerEvaluator, SetScores
-from learner.evaluation.held_out import HeldOut, exact_counts
+from learner.evaluation.by_peers import Announced, PeerEvaluator, SetScores
+from learner.evaluation.held_out import HeldOut, Playing, exact_counts
 from learner.evaluation.pass_at_k import estimate_pass_at_k
 from learner.kill_points import kill_point
 from rollcast.policy.params import Params
@@ -29,6 +29,7 @@ from rollcast.runtime.errors import RollcastError
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
+T = TypeVar("T")
 Kept = Callable[[], Awaitable[None]]
 ParamsOf = Callable[[int], Params]
 When = Literal["before", "after"]
@@ -110,11 +111,12 @@ class Evaluations:
             await self._measure_around("after", version)
         return True
 
-    def step_done(self, step: int, version: int, kept: Kept) -> None:
+    def step_done(self, step: int, version: int, kept: Kept, announced: Announced) -> None:
         """Start a measurement of this version if one is due after this step, and give the one in flight a turn.
 
         Args:
             kept: waits until the version is on this disk.
+            announced: waits until the version is announced.
         """
         self._turn.set()
         if not self._plan.due(step):
@@ -124,7 +126,7 @@ class Evaluations:
             self._reporter.note(evaluations_passed_over=float(self.passed_over))
             _log.warning("evaluation skipped", step=step, because="the previous one is still in progress")
             return
-        self._task = asyncio.create_task(self._measure(version, kept), name="evaluation")
+        self._task = asyncio.create_task(self._measure(version, kept, announced), name="evaluation")
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -174,7 +176,7 @@ class Evaluations:
         began_s = time.monotonic()
         name, held_out = next(iter(self._sets.items()))
         with self._measuring(version):
-            scores = await self._scores(name, held_out, version, 1)
+            scores = await self._scores(name, held_out, version, 1, _already_announced)
         figures = {
             f"reward_{when}": sum(scores.rewards) / len(held_out),
             f"exact_{when}": sum(scores.exact) / len(held_out),
@@ -183,22 +185,22 @@ class Evaluations:
         self._reporter.add(**figures)
         _log.info("evaluated", version=version, when=when, **figures)
 
-    async def _measure(self, version: int, kept: Kept) -> None:
+    async def _measure(self, version: int, kept: Kept, announced: Announced) -> None:
         """Measure every set in turn. A failure costs this measurement, never the training."""
         began_s = time.monotonic()
         try:
             await kept()
             with self._measuring(version):
                 for name, held_out in self._sets.items():
-                    await self._measure_set(name, held_out, version)
+                    await self._measure_set(name, held_out, version, announced)
         except RollcastError as error:
             _log.warning("evaluation failed", version=version, error=str(error))
             return
         _log.info("evaluated", version=version, seconds=round(time.monotonic() - began_s, 3), **self._fresh)
 
-    async def _measure_set(self, name: str, held_out: HeldOut, version: int) -> None:
+    async def _measure_set(self, name: str, held_out: HeldOut, version: int, announced: Announced) -> None:
         samples = self._plan.samples
-        correct = (await self._scores(name, held_out, version, samples)).exact
+        correct = (await self._scores(name, held_out, version, samples, announced)).exact
         figures = {f"eval_{name}_version": float(version), f"eval_{name}_problems": float(len(held_out))}
         for k in self._plan.pass_at:
             estimate = estimate_pass_at_k(samples, correct, k)
@@ -208,20 +210,31 @@ class Evaluations:
         self._fresh |= figures
         self._reporter.note(**figures)
 
-    async def _scores(self, name: str, held_out: HeldOut, version: int, samples: int) -> SetScores:
-        found = await self._by_peers.scores(name, version, problems=len(held_out), samples=samples, seed=held_out.seed)
+    async def _scores(
+        self, name: str, held_out: HeldOut, version: int, samples: int, announced: Announced
+    ) -> SetScores:
+        found = await self._by_peers.scores(
+            name, version, announced, problems=len(held_out), samples=samples, seed=held_out.seed
+        )
         kill_point("evaluating")
         return found or await self._own_scores(held_out, version, samples)
 
     async def _own_scores(self, held_out: HeldOut, version: int, samples: int) -> SetScores:
         scores: list[pb.CompletionScore] = []
         for start in held_out.parts(samples):
-            await self._wait_for_turn()
-            draw = partial(self._draw, held_out, version, start, samples)
-            scores += await self._score(await asyncio.get_running_loop().run_in_executor(self._worker, draw))
+            playing = Playing(await self._on_worker(partial(self._draw, held_out, version, start, samples)))
+            playing.scored(await self._score(playing.going_on))
+            while playing.going_on:
+                await self._on_worker(partial(self._go_on, held_out, version, playing.going_on))
+                playing.scored(await self._score(playing.going_on))
+            scores += playing.scores
         rewards = [score.reward for score in scores]
         means = [sum(rewards[start : start + samples]) / samples for start in range(0, len(rewards), samples)]
         return SetScores(exact_counts(scores, samples), means)
+
+    async def _on_worker(self, work: Callable[[], T]) -> T:
+        await self._wait_for_turn()
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
     async def _wait_for_turn(self) -> None:
         """Wait for a turn: one per step, and any number while the learner waits for a batch."""
@@ -231,3 +244,10 @@ class Evaluations:
 
     def _draw(self, held_out: HeldOut, version: int, start: int, samples: int) -> list[pb.Completion]:
         return held_out.complete(self._params_of(version), start, samples, version=version)
+
+    def _go_on(self, held_out: HeldOut, version: int, completions: Sequence[pb.Completion]) -> None:
+        held_out.go_on(self._params_of(version), completions)
+
+
+async def _already_announced() -> None:
+    """Wait for nothing: before and after RL, the version's publication has ended."""

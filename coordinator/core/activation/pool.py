@@ -37,6 +37,14 @@ def measure(state: CoreState, member: Member, now: float) -> None:
     member.reputation.slots_per_s = per_s if jumps else known + _NEW_SHARE * (per_s - known)
 
 
+def measured_slots_per_s(state: CoreState, member: Member, now: float) -> float:
+    """Return a member's speed in slots per second as the planner keeps it, or as it was measured lately; 0 if neither.
+
+    Where the planner is off, nothing keeps speeds, and the newest measurements are all there is.
+    """
+    return member.reputation.slots_per_s or state.forecast.slots_per_s(member.peer_id, now) or 0.0
+
+
 def price(prices: Sequence[Price], member: Member) -> Price:
     """Return the price of a member."""
     return price_of(prices, peer_id=member.peer_id, name=member.name, hardware=member.hardware, region=member.region)

@@ -22,7 +22,14 @@ from capacity.model.units import SECONDS_PER_HOUR
 from capacity.model.workers import Pin, Speed, Worker
 from capacity.replan.corrections import Corrections
 from capacity.replan.events import Problem, ReplanSettings
-from coordinator.core.activation.pool import Assumed, conduct_of, demand_of, is_usable, worker_of
+from coordinator.core.activation.pool import (
+    Assumed,
+    conduct_of,
+    demand_of,
+    is_usable,
+    measured_slots_per_s,
+    worker_of,
+)
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.prices import Mode
 from coordinator.core.staleness.policy import RulesInForce, StalenessRules
@@ -129,7 +136,7 @@ def question_of(state: CoreState, corrections: Corrections | None, now: float) -
         if member.role != "peer":
             continue
         idle = now - member.joined_at >= settings.activation.replan.dwell_s
-        per_s = assumed.slots_per_s(member, had_nothing_to_do=idle)
+        per_s = assumed.slots_per_s(member, had_nothing_to_do=idle) or measured_slots_per_s(state, member, now)
         worker = worker_of(state, member, state.prices, now, per_s)
         worker = worker if corrections is None else corrections.worker(worker)
         known.append(Known(worker, is_usable(member), state.book.held_count(member.peer_id)))
@@ -153,7 +160,8 @@ def preview(question: Question, change: Change) -> Preview:
     demand = question.demand
     if demand is None or not any(worker.speeds for worker in before):
         count = Figures(workers_on=len(before), usd_per_hour=_usd(before))
-        sentence = "No preview yet: waiting for the first timed step."
+        awaited = "the first timed step" if demand is None else "the first rollouts of a worker"
+        sentence = f"No preview yet: waiting for {awaited}."
         return Preview(now=count, then=Figures(), sentence=sentence, warnings=_of_acts(question, change))
     demand = replace(demand, update_bytes=demand.update_bytes * _overhead(question, demand, before))
     changed = replace(

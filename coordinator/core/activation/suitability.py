@@ -19,7 +19,7 @@ from capacity.model.demand import Demand
 from capacity.model.staleness import staleness_needed
 from capacity.model.workers import Speed, Worker
 from capacity.planner.remedies import smallest_factor
-from coordinator.core.activation.pool import Assumed, demand_of, is_usable, worker_of
+from coordinator.core.activation.pool import Assumed, demand_of, is_usable, measured_slots_per_s, worker_of
 from coordinator.core.decisions.state import CoreState
 
 THIS_MACHINE = "this machine"
@@ -127,7 +127,7 @@ def question_of(state: CoreState, now: float) -> Question:
     workers, tokens_per_s, slots_per_s = [], 0.0, 0.0
     for member in members:
         kept = assumed.slots_per_s(member, had_nothing_to_do=False)  # 0 unless the capacity model measures speeds
-        per_s = kept or state.forecast.slots_per_s(member.peer_id, now) or 0.0
+        per_s = kept or measured_slots_per_s(state, member, now)
         if per_s:
             workers.append(worker_of(state, member, state.prices, now, per_s))
         generated = 0.0 if member.facts is None else member.facts.tokens_per_second
@@ -307,10 +307,23 @@ def _reasons(question: Question, judged: _Judged, model: RunModel | None) -> tup
         f"{question.tokens_per_rollout:.0f} tokens ({counted})",
         f"together {judged.total_s:.3g} s of the {leaves_s:.3g} s that S={demand.staleness_limit} with "
         f"kappa={demand.publish_every_steps} and steps of {demand.t_train_s:.3g} s leaves",
-        f"it generates {speed.rollouts_per_second:.3g} rollouts/s, {share:.0%} of what the learner takes",
+        f"it generates {_per_hour(speed.rollouts_per_second)}, {_of_need(share)}",
         f"its uplink of {me.upload_bytes_per_second / _MBIT:.3g} Mbit/s passes on {copies:.1f} copies of each version",
         *(() if model is None else (_joining(me, model),)),
     )
+
+
+def _per_hour(per_second: float) -> str:
+    per_hour = 3600.0 * per_second
+    count = f"{float(f'{per_hour:.3g}'):,.0f}" if per_hour >= 10.0 else f"{per_hour:.2g}"
+    return f"{count} rollouts an hour"
+
+
+def _of_need(share: float) -> str:
+    """Return the share of what the learner takes; a machine that makes more is not used for more."""
+    if share >= 1.0:
+        return "all that the run needs: it has nothing to do at times"
+    return f"{share:.0%} of what the run needs" if share >= 0.01 else "less than 1 % of what the run needs"
 
 
 def _joining(me: Worker, model: RunModel) -> str:

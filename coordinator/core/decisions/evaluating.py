@@ -5,6 +5,11 @@ would be old. Evaluations therefore have few peers for themselves rather than so
 (``CoreSettings.evaluation_share``), and one peer at least. These get no other work while samples wait, and enough of
 them that they never run out and swap to a newer version. Once no batch is left to be formed, all peers may evaluate.
 
+If a problem has an environment, a sample is leased again after each of its answers, with all turns before as its
+prefix, until the environment has ended or a limit is reached. The shell keeps the game (coordinator/prompts/
+evaluation_games.py) and decides whether it goes on; here a sample is a completion that grows. Between two turns a
+sample is at no peer, so its lease names the seconds for which the peer keeps the version all the same.
+
 Rollouts of evaluations are neither stored nor counted with those of training, and no batch can contain one: the two
 have books of their own. An evaluation ends with scores, or it is given up with a reason: at its deadline, when no
 member can generate its version, when an epoch is opened, or at the end of the run.
@@ -14,31 +19,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from coordinator.core.decisions.rollout_checks import malformed_rollout
+from coordinator.core.decisions.rollout_checks import malformed_rollout, tokens_of_turn, whole_of
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,
     AnswerUpload,
     Note,
     Penalise,
+    RevokeLeases,
     ScoreEvaluation,
     SendLeases,
 )
 from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.evaluation_events import (
+    EvaluationAnswered,
     EvaluationKey,
     EvaluationRequested,
     EvaluationScored,
     EvaluationUnscorable,
 )
 from coordinator.core.events.events import MalformedRollout, RolloutReceived
+from coordinator.core.leases.attempts import Prefix
 from coordinator.core.leases.drop_counts import RefusalReason
-from coordinator.core.leases.evaluation_book import SAMPLES_MAX, UNDER_WAY_MAX, Evaluation, EvaluationAttempt
+from coordinator.core.leases.evaluation_book import (
+    NO_TURNS,
+    SAMPLES_MAX,
+    UNDER_WAY_MAX,
+    Evaluation,
+    EvaluationAttempt,
+    Turns,
+)
 from coordinator.core.members.membership import Member
 from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
 from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId
-from rollcast.wire.rollouts import LeaseGrant, Slot
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot, body_of, with_body
 
 NO_PEER_S = 30.0
 """Seconds without any peer after which an evaluation is given up."""
@@ -46,6 +62,10 @@ ALL_NEWER_S = 10.0
 """Seconds with newer versions at every peer until the same: only a peer that reconnects may still have the old one."""
 RETURN_REST_S = 5.0
 """Seconds for which a peer that returned a lease of an evaluation, or let it expire, gets no other one."""
+
+KEEP_VERSION_S = 10.0
+"""Seconds for which a peer keeps the version after a turn that an environment may answer. A peer that swaps earlier
+cannot take the next turn, and versions never go back."""
 
 _SAMPLE_BITS = 8  # of the id by which an audit names an evaluation's rollout: above all ids of stored ones
 _NO_GROUP = GroupId(0)  # groups are numbered from 1
@@ -88,9 +108,18 @@ def give_up_all(state: CoreState, reason: str, now: float) -> list[Action]:
 
 def _give_up(state: CoreState, evaluation: Evaluation, reason: str, now: float) -> list[Action]:
     state.members.changed(state.evaluations.peers)
-    closed = state.evaluations.end(evaluation, now, given_up=reason)
-    note = Note("evaluation_given_up", _name(evaluation.request.key), reason)
-    return [*state.evaluations.revocations(closed, "evaluation_over"), note]
+    over = _end(state, evaluation, now, reason)
+    return [*over, Note("evaluation_given_up", _name(evaluation.request.key), reason)]
+
+
+def _end(state: CoreState, evaluation: Evaluation, now: float, given_up: str = "") -> list[Action]:
+    """End an evaluation; peers that hold its leases stop, and those that kept its version may swap."""
+    kept = dict(evaluation.newest_leases)
+    closed = state.evaluations.end(evaluation, now, given_up=given_up)
+    for attempt in closed:
+        kept.pop(attempt.peer_id, None)
+    released: list[Action] = [RevokeLeases(peer_id, (lease,), "evaluation_over") for peer_id, lease in kept.items()]
+    return [*state.evaluations.revocations(closed, "evaluation_over"), *released]
 
 
 def tick(state: CoreState, now: float) -> list[Action]:
@@ -175,7 +204,7 @@ def _may_evaluate(state: CoreState, member: Member, now: float) -> bool:
     book = state.evaluations
     if not member.may_work or member.reputation.resting or now < member.reputation.evaluates_from:
         return False
-    if member.peer_id in book.peers:
+    if member.peer_id in book.peers or book.keeps_version(member.peer_id):
         return True
     if member.free_slots <= 0 or not book.peers:
         return member.free_slots > 0
@@ -194,6 +223,8 @@ def _has_version(state: CoreState, member: Member, evaluation: Evaluation) -> bo
     version = evaluation.request.key.version
     if version == member.version or (member.facts is not None and version == member.facts.active_version):
         return True
+    if member.peer_id in evaluation.newest_leases:
+        return True
     return any(one.evaluation.version == version for one in state.evaluations.held_by(member.peer_id))
 
 
@@ -202,17 +233,28 @@ def _grant(state: CoreState, member: Member, evaluation: Evaluation, room: int, 
     samples, lease = evaluation.take(room), state.book.next_lease()
     state.evaluations.issue(evaluation, samples, member.peer_id, lease, now + deadline_s)
     number = samples[0][0]
+    problem = request.problems[number]
+    if problem.has_environment:
+        evaluation.newest_leases[member.peer_id] = lease[0]
     return LeaseGrant(
         lease_id=lease[0],
         fencing_token=lease[1],
         group_id=_NO_GROUP,
-        prompt_token_ids=request.problems[number].prompt_token_ids,
-        slots=tuple(Slot(index, evaluation_seed(request.key.seed, number, index)) for _, index in samples),
+        prompt_token_ids=problem.prompt_token_ids,
+        slots=tuple(
+            Slot(
+                one[1],
+                evaluation_seed(request.key.seed, number, one[1]),
+                evaluation.answered.get(one, NO_TURNS).segments,
+            )
+            for one in samples
+        ),
         sampling=state.settings.sampling,
         deadline_s=deadline_s,
         epoch=evaluation.epoch,
         oldest_useful_version=request.key.version,
         kind="evaluation",
+        keep_version_s=KEEP_VERSION_S if problem.has_environment else 0.0,
     )
 
 
@@ -221,6 +263,8 @@ def returned(state: CoreState, peer_id: PeerId, lease_ids: Iterable[LeaseId], no
     named = frozenset(lease_ids)
     given_back = [one for one in state.evaluations.held_by(peer_id) if one.lease_id in named]
     _close(state, given_back)
+    for attempt in given_back:  # whatever version it kept: it may have swapped meanwhile, or been started again
+        _evaluation_of(state, attempt).newest_leases.pop(peer_id, None)
     if given_back:
         state.members.reputation(peer_id).evaluates_from = now + RETURN_REST_S
 
@@ -271,26 +315,51 @@ def received(state: CoreState, event: RolloutReceived, now: float) -> list[Actio
     if rollout.finish_reason == "interrupted":
         book.close(attempt)
         return [_answer(event, "returned")]
-    malformed = _malformed(state, event, attempt)
+    before = _turns_before(state, attempt)
+    malformed = _malformed(state, event, attempt, before.segments)
     if malformed:
         book.close(attempt)
         return [Penalise(event.peer_id, malformed, False), _refuse(state, event, "malformed")]
-    accepted, member = _accept(state, event, attempt), state.members.get(event.peer_id)
+    accepted, member = _accept(state, event, attempt, before), state.members.get(event.peer_id)
     return accepted if member is None else accepted + give(state, member, now)
 
 
-def _malformed(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt) -> str:
-    wrong = {segment.version for segment in event.rollout.segments} - {attempt.evaluation.version}
-    if wrong:
-        return f"uploaded an evaluation of version {attempt.evaluation.version} that version {min(wrong)} generated"
-    return malformed_rollout(state, event.peer_id, event.rollout, (), event.text_end)
+def turn_so_far(state: CoreState, rollout: Rollout) -> tuple[int, ...] | None:
+    """Return the tokens of an upload since the last answer of an environment; None if it is of no evaluation."""
+    attempt = state.evaluations.live_attempt((rollout.lease_id, rollout.sample_index))
+    if attempt is None:
+        return None
+    before = _turns_before(state, attempt).segments if rollout.prefix_digest else ()
+    return tokens_of_turn((*before, *rollout.segments))
 
 
-def _accept(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt) -> list[Action]:
+def _turns_before(state: CoreState, attempt: EvaluationAttempt) -> Turns:
+    return _evaluation_of(state, attempt).answered.get(attempt.sample, NO_TURNS)
+
+
+def _evaluation_of(state: CoreState, attempt: EvaluationAttempt) -> Evaluation:
     evaluation = state.evaluations.get(attempt.evaluation)
     if evaluation is None:
         raise ValueError(f"an attempt at {attempt.evaluation} is in flight, which is not remembered")
-    others = state.evaluations.accept(attempt)
+    return evaluation
+
+
+def _malformed(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt, before: Prefix) -> str:
+    segments = whole_of(event.rollout, before)
+    if segments is None:
+        return "uploaded a turn that does not follow on the prefix of its lease"
+    wrong = {segment.version for segment in segments[len(before) :]} - {attempt.evaluation.version}
+    if wrong:
+        return f"uploaded an evaluation of version {attempt.evaluation.version} that version {min(wrong)} generated"
+    return malformed_rollout(state, event.peer_id, replace(event.rollout, segments=segments), before, event.text_end)
+
+
+def _accept(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt, before: Turns) -> list[Action]:
+    evaluation, rollout = _evaluation_of(state, attempt), event.rollout
+    whole, turns = rollout, before.said(rollout.segments, body_of(rollout))
+    if before.segments:  # the message has only what follows on them
+        whole = with_body(replace(rollout, segments=turns.segments, prefix_digest=b""), turns.parts)
+    others = state.evaluations.accept(attempt, turns)
     reputation = state.members.reputation(event.peer_id)
     reputation.accepted += 1
     problem, sample_index = attempt.sample
@@ -298,13 +367,14 @@ def _accept(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt
     seed = evaluation_seed(evaluation.request.key.seed, problem, sample_index)
     rollout_id = RolloutId(attempt.lease_id << _SAMPLE_BITS | sample_index % (1 << _SAMPLE_BITS))
     version = attempt.evaluation.version
-    state.offer_for_audit(Unseen(rollout_id, event.peer_id, version, (prompt, seed, event.rollout)))
+    state.offer_for_audit(Unseen(rollout_id, event.peer_id, version, (prompt, seed, whole)))
     score = ScoreEvaluation(
         attempt.evaluation,
         problem,
         sample_index,
         evaluation.request.problems[problem].example_id,
-        event.rollout.completion_token_ids,
+        whole.completion_token_ids,
+        turns.lengths,
         keep=problem < KEPT_PROBLEMS,
     )
     return [_answer(event), *state.evaluations.revocations(others, "late_duplicate"), score]
@@ -327,9 +397,19 @@ def scored(state: CoreState, event: EvaluationScored, now: float) -> list[Action
     evaluation = state.evaluations.score(event.key, sample, event.reward, exact=event.exact)
     if evaluation is None:
         return []
-    state.evaluations.end(evaluation, now)
     detail = f"{sum(evaluation.exact)} of {evaluation.samples} completions of {event.key.set_name} are right"
-    return [Note("evaluation_done", _name(event.key), detail)]
+    return [*_end(state, evaluation, now), Note("evaluation_done", _name(event.key), detail)]
+
+
+def answered(state: CoreState, event: EvaluationAnswered, now: float) -> list[Action]:
+    """Have the next turn of a sample generated, by a peer that has the version."""
+    book = state.evaluations
+    evaluation = book.get(event.key)
+    if evaluation is None or not book.answer(event.key, (event.problem, event.sample_index), event.answer):
+        return []
+    state.members.changed(book.peers)  # those that evaluate have no other work while samples wait
+    candidates = [found for peer_id in evaluation.newest_leases if (found := state.members.get(peer_id)) is not None]
+    return [action for member in candidates for action in give(state, member, now)]
 
 
 def unscorable(state: CoreState, event: EvaluationUnscorable, now: float) -> list[Action]:

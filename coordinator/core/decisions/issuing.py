@@ -43,6 +43,7 @@ class Pacing:
     rule: PacingRule
     next_step: Step  # of the next batch to be formed
     limit: int  # S
+    oldest_kept: Version  # by the learner
     groups_per_step: int
     groups_needed: int  # by all batches that are not formed yet
     groups_to_begin: float  # for each batch, with those that come too late in the end, or lack advantage
@@ -64,6 +65,7 @@ class Pacing:
             rule=settings.pacing,
             next_step=state.batches.next_step,
             limit=rules.limit,
+            oldest_kept=rules.kept.oldest,
             groups_per_step=settings.groups_per_step,
             groups_needed=(settings.steps - state.batches.next_step) * settings.groups_per_step,
             groups_to_begin=to_begin,
@@ -87,7 +89,7 @@ class Pacing:
 
     def oldest_useful_version(self, groups_ahead: int) -> Version:
         """Return the oldest version that is young enough when a group with so many before it has its turn."""
-        return Version(max(0, self.step_of_turn(groups_ahead) - self.limit))
+        return Version(max(self.oldest_kept, self.step_of_turn(groups_ahead) - self.limit))
 
     def oldest_version(self, groups_ahead: int) -> Version:
         """Return the oldest version that a group in this place may be made with, counting groups only."""
@@ -131,11 +133,18 @@ class Round:
         self._state = state
         self._now = now
         self._loads: dict[PeerId, _Load] = {}
-        self.pacing = Pacing.of(state, now)
+        self._pacing: Pacing | None = None
         self._allowances = state.allowances
         self._sampling = state.sampling_now
         self.actions: list[Action] = []
         """Records of the leases that were given."""
+
+    @property
+    def pacing(self) -> Pacing:
+        """The pacing of this moment, computed when first needed: most events change what no member can be given."""
+        if self._pacing is None:
+            self._pacing = Pacing.of(self._state, self._now)
+        return self._pacing
 
     # ---------------------------------------------------------------- the line
 
@@ -193,7 +202,9 @@ class Round:
 
     def _is_on_trial(self, member: Member) -> bool:
         """Whether a member shares its invite's small allowance: it has delivered nothing, or few were judged yet."""
-        return not member.reputation.earned.has_delivered or self._state.audit.on_probation(member.invite)
+        audit = self._state.audit
+        new = not member.reputation.earned.has_delivered or audit.on_appeal(member.peer_id)
+        return new or audit.on_probation(member.invite)
 
     def _load(self, member: Member) -> _Load:
         load = self._loads.get(member.peer_id)
@@ -317,7 +328,8 @@ class Round:
         group = state.book.open_group(prompt)
         self.actions.append(
             RecordGroup(
-                group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position, prompt.environment
+                *(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position),
+                *(prompt.environment, prompt.agents),
             )
         )
         for index in range(len(group.slots)):

@@ -51,7 +51,7 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
     if state.newest_version is not None and event.version <= state.newest_version:
         return [Note("announced_again", f"version {event.version}", "ignored: it is not a newer version")]
     state.newest_version = event.version
-    oldest_useful = Version(max(0, state.batches.next_step - state.rules.age_max))
+    oldest_useful = Version(max(0, state.batches.next_step - state.rules.kept.age_max))
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
     receivers = [member for member in state.members if member.is_waited_for]
     state.dissemination.announced(

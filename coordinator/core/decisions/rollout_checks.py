@@ -15,7 +15,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId
-from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, turn_start
+from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, prefix_digest, turn_start
 
 
 def malformed_rollout(
@@ -52,6 +52,18 @@ def malformed_rollout(
     if text_end is not None and tokens_of(prefix[start:]) < text_end < len(tokens):
         return "uploaded a rollout with tokens after a stop string"
     return _wrong_end(state, rollout, tokens, text_end, longest)
+
+
+def whole_of(rollout: Rollout, prefix: Prefix) -> Prefix | None:
+    """Return the completion with its prefix, whose digest the peer sent; None if it is of another prefix.
+
+    A peer leaves the prefix out exactly if an environment has answered in it: that is not the peer's to repeat.
+    """
+    if all(segment.is_generated for segment in prefix):
+        return None if rollout.prefix_digest else rollout.segments
+    if rollout.prefix_digest != prefix_digest(prefix):
+        return None
+    return (*prefix, *rollout.segments)
 
 
 def tokens_of_turn(segments: Prefix) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from coordinator.core.decisions.rollout_checks import (
     tokens_of_turn,
     unfinished,
     version_chosen,
+    whole_of,
 )
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
@@ -60,7 +61,7 @@ from coordinator.core.leases.episodes import Episode, EpisodeEnd
 from coordinator.core.leases.groups import Group
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
-from rollcast.wire.rollouts import Rollout, prefix_digest, with_body
+from rollcast.wire.rollouts import Rollout, with_body
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 
@@ -109,7 +110,7 @@ class Rollouts:
         if state.book.unscored >= state.settings.scoring_queue_max or (episode is not None and episode.is_replayed):
             return [self._refuse(event, "busy")]
         prefix = prefix_of_lease(attempt, episode)
-        segments = self._whole(rollout, prefix, episode)
+        segments = whole_of(rollout, prefix)
         if segments is None:
             return self._wrong_prefix(event, attempt)
         whole = replace(rollout, segments=segments) if rollout.prefix_digest else rollout
@@ -121,7 +122,7 @@ class Rollouts:
                 self._keep_interrupted(attempt, whole)
             return self._close(event, attempt, "returned")
         # The age of a rollout is the step of its batch minus its oldest version; every later batch makes it older.
-        if state.batches.next_step - whole.oldest_version > state.rules.age_max:
+        if state.batches.next_step - whole.oldest_version > state.rules.gate(state.batches.next_step):
             return self._close(event, attempt, "stale")
         state.forecast.answered(attempt, now, len(tokens_of_turn(segments)), rollout.generate_s)
         newest_own = max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
@@ -129,17 +130,6 @@ class Rollouts:
         if episode is not None:
             return self.episodes.take(event, attempt, episode, segments, now)
         return self._store(event, attempt)
-
-    def _whole(self, rollout: Rollout, prefix: Prefix, episode: Episode | None) -> Prefix | None:
-        """Return the completion with its prefix, whose digest the peer sent; None if it is of another prefix.
-
-        A peer leaves the prefix out exactly if an environment has answered in it: that is not the peer's to repeat.
-        """
-        if episode is None or not any(not segment.is_generated for segment in prefix):
-            return None if rollout.prefix_digest else rollout.segments
-        if rollout.prefix_digest != prefix_digest(prefix):
-            return None
-        return (*prefix, *rollout.segments)
 
     def _wrong_prefix(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
         """Close the attempt of a turn that follows on something else than its lease has."""
@@ -396,7 +386,7 @@ def form_batch(state: CoreState, now: float) -> list[Action]:
         return []
     if state.book.ready_count < state.settings.groups_per_step:
         return []
-    age_max = state.rules.age_max
+    age_max = state.rules.gate(state.batches.wanted)
     groups = state.batches.choose(state.book.ready_groups(), age_max)
     if not groups or _held_back(state, groups, now):
         return []
@@ -423,7 +413,7 @@ def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[A
             t_gen_p90_s=state.forecast.generate_p90_s(),
             step_period_s=state.forecast.step_period_s,
         )
-    oldest_kept = Version(max(0, event.step - state.rules.limit))
+    oldest_kept = Version(max(state.rules.kept.oldest, event.step - state.rules.limit))
     unseen = state.unseen.take(len(batch.rollout_ids), oldest_kept)
     return [ServeBatch(event.step, replayed=False, unseen=unseen), *drop_stale(state), *form_batch(state, now)]
 
@@ -433,7 +423,8 @@ def drop_stale(state: CoreState) -> list[Action]:
 
     Needed only when the next step changes: uploads that are too old already are refused.
     """
-    step, age_max = state.batches.next_step, state.rules.age_max
+    step = state.batches.next_step
+    age_max = state.rules.gate(step)
     actions: list[Action] = []
     for group in [group for group in state.book if too_old(group, step, age_max)]:
         if not group.ready:
@@ -455,7 +446,8 @@ def _held_back(state: CoreState, chosen: tuple[Group, ...], now: float) -> bool:
 
 
 def _is_any_late(state: CoreState, chosen: tuple[Group, ...]) -> bool:
-    age_max, following = state.rules.age_max, Step(state.batches.next_step + 1)
+    following = Step(state.batches.next_step + 1)
+    age_max = state.rules.gate(following)
     if all(too_old(group, following, age_max) for group in chosen):
         return False  # there is no room for it: every group that could be left out is too old for the next batch too
     return any(not group.ready and too_old(group, following, age_max) for group in state.book)

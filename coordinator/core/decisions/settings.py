@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.events.prices import ActivationSettings
-from coordinator.core.leases.stages import LengthStage, stage_at
+from coordinator.core.leases.stages import LengthStage
 from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.staleness.policy import LatePolicy, StalenessRules
-from rollcast.wire.ids import RunId, Step
+from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
 PacingRule = Literal["predict", "count", "none"]
@@ -94,6 +94,8 @@ class CoreSettings:
     """The most tokens of unfinished rollouts that are kept, in memory."""
     heartbeat_timeout_s: float = 5.0
     """A member that sends nothing for this long is considered disconnected."""
+    tick_s: float | None = None
+    """The interval at which ticks come: what one is late does not count as silence of members. None: late ticks do."""
     no_peer_timeout_s: float = 120.0
     """With no peer that may work for this long, counted from the first version on, the run fails with RC202."""
     start_timeout_s: float = 3600.0
@@ -120,11 +122,6 @@ class CoreSettings:
     """Finished attempts remembered to answer repeated uploads; one that is not is refused, never accepted twice."""
     validate_every_event: bool = False
     """Check every invariant after every event (tests)."""
-
-    def sampling_at(self, step: Step) -> Sampling:
-        """Return the sampling settings of leases for a learner step."""
-        stage = stage_at(self.stages, step)
-        return self.sampling if stage is None else replace(self.sampling, max_new_tokens=stage.new_tokens_max)
 
     @property
     def longest_lengths(self) -> frozenset[int]:

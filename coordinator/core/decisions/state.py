@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from capacity.model.pacing_rules import GroupYield
 from coordinator.core.broadcast.dissemination import Dissemination
@@ -30,6 +31,7 @@ from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
 from coordinator.core.leases.scoring_book import ScoringBook
+from coordinator.core.leases.stages import StageBook
 from coordinator.core.members.allowances import Allowances
 from coordinator.core.members.audit_book import AuditBook
 from coordinator.core.members.audit_queue import AuditQueue
@@ -55,7 +57,9 @@ class CoreState:
         restored = restored or Restored()
         self.settings = settings
         self.restored_groups = restored.groups  # until Started brings the time
-        self.members = Members(heartbeat_timeout_s=settings.heartbeat_timeout_s, quarantined=restored.quarantined)
+        self.members = Members(
+            heartbeat_timeout_s=settings.heartbeat_timeout_s, tick_s=settings.tick_s, quarantined=restored.quarantined
+        )
         self.book = LeaseBook(
             run_seed=settings.seed,
             samples_per_group=settings.samples_per_group,
@@ -71,6 +75,7 @@ class CoreState:
             groups_per_step=settings.groups_per_step,
             recorded=restored.recorded_batches,
         )
+        self.stages = StageBook(settings.stages)
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
         # Peers follow no older plan than the one they have, so plan ids must be higher than those before a restart.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
@@ -90,7 +95,7 @@ class CoreState:
         self.traffic = ChunkTraffic()
         self.audit = AuditBook()
         self.unseen = AuditQueue(settings.seed)
-        self.rules = RulesInForce(settings.staleness_rules)
+        self.rules = RulesInForce(settings.staleness_rules, restored.kept, restored.recorded_batches)
         self.late = LateCounts()
         self.late_wait = LateWait(self.late)
         self.ages = AgeBreakdown(restored.age_split, restored.groups)
@@ -112,7 +117,8 @@ class CoreState:
     @property
     def sampling_now(self) -> Sampling:
         """The sampling settings of leases that are given now, which follow from the run's stage."""
-        return self.settings.sampling_at(self.batches.next_step)
+        stage, sampling = self.stages.at(self.batches.next_step), self.settings.sampling
+        return sampling if stage is None else replace(sampling, max_new_tokens=stage.new_tokens_max)
 
     @property
     def allowances(self) -> Allowances:

@@ -8,6 +8,7 @@ from capacity.replan.events import Problem
 from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode, StepEpisode
 from coordinator.core.events.evaluation_events import EvaluationKey
+from coordinator.core.events.versions_kept import VersionsKept
 from rollcast.wire.ids import (
     EpisodeId,
     Epoch,
@@ -200,6 +201,14 @@ class SupplyPrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginStage:
+    """Sample prompts of the steps from this one on for the stage of this number, which began by its condition."""
+
+    number: int  # index in the run's stages
+    from_step: Step
+
+
+@dataclass(frozen=True, slots=True)
 class RecordGroup:
     """Record that a prompt group was opened."""
 
@@ -208,6 +217,7 @@ class RecordGroup:
     prompt_token_ids: tuple[int, ...]
     mixture_position: str
     environment: str = ""
+    agents: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +316,11 @@ class ScoreRollout:
 
 @dataclass(frozen=True, slots=True)
 class ScoreEvaluation:
-    """Verify a completion of a held-out problem; answered by EvaluationScored or EvaluationUnscorable.
+    """Verify a completion of a held-out problem, or have the problem's environment answer its newest turn.
 
-    ``keep``: whether people may want to read it.
+    It is answered by EvaluationScored, EvaluationAnswered or EvaluationUnscorable.
+
+    ``turn_lengths``: of turn, answer, turn, ..., turn, in tokens. ``keep``: whether people may want to read it.
     """
 
     key: EvaluationKey
@@ -316,6 +328,7 @@ class ScoreEvaluation:
     sample_index: int
     example_id: int
     completion_token_ids: tuple[int, ...]
+    turn_lengths: tuple[int, ...]
     keep: bool
 
 
@@ -351,6 +364,13 @@ class RecordEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordVersionsKept:
+    """Record durably which versions the learner keeps from now on, because S was raised."""
+
+    kept: VersionsKept
+
+
+@dataclass(frozen=True, slots=True)
 class RecordQuarantine:
     """Record durably that an identity is quarantined, with the receipt (a serialized pb.Signed) that convicted it."""
 
@@ -361,7 +381,7 @@ class RecordQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class LiftQuarantine:
-    """Delete the record of an identity's quarantine: the operator enabled it."""
+    """Delete the record of an identity's quarantine: the operator enabled it, or it appealed."""
 
     peer_id: PeerId
 
@@ -426,6 +446,7 @@ Action = (
     | RefuseSession
     | SetBudget
     | SupplyPrompts
+    | BeginStage
     | RecordGroup
     | RecordAttempt
     | CloseAttempt
@@ -443,6 +464,7 @@ Action = (
     | RecordBatch
     | ServeBatch
     | RecordEpoch
+    | RecordVersionsKept
     | RecordQuarantine
     | LiftQuarantine
     | AnswerEpoch

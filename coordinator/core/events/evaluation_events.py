@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollcast.wire.ids import Version
+from rollcast.wire.rollouts import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class EvaluationProblem:
 
     example_id: int
     prompt_token_ids: tuple[int, ...]
+    has_environment: bool = False  # which may answer a completion, so that another turn follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,16 @@ class EvaluationScored:
     sample_index: int
     reward: float
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationAnswered:
+    """The environment of a problem answered the newest turn of a ScoreEvaluation: another turn follows."""
+
+    key: EvaluationKey
+    problem: int  # index in the request's problems
+    sample_index: int
+    answer: Segment
 
 
 @dataclass(frozen=True, slots=True)

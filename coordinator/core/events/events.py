@@ -14,7 +14,12 @@ from capacity.replan.events import Solved
 from capacity.replan.preemptions import MarketSeen
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
 from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
-from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored, EvaluationUnscorable
+from coordinator.core.events.evaluation_events import (
+    EvaluationAnswered,
+    EvaluationRequested,
+    EvaluationScored,
+    EvaluationUnscorable,
+)
 from coordinator.core.events.operator_events import Order
 from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import ReachEvent
@@ -46,6 +51,7 @@ class PeerJoined:
     public_name: str = ""  # shown to the public by its owner's wish, empty if none
     host: str = ""  # IP address from which its session comes, empty if unknown
     invite: str = ""  # id of the invite with which the identity joined, empty if unknown
+    sampler: str = ""  # kind of engine and device that it names, such as "jax-cpu"; empty if it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class PeerFacts(msgspec.Struct, frozen=True):
     addresses_refused: int = 0  # named to it by others, and not dialled
     engine_devices: int = 0  # that its engine divides the model among; 0: not known
     engine_versions: int = 0  # whose weights they have room for; 0: not known
+    loop_lag_s: float = 0.0  # by which its event loop was late lately
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +203,14 @@ class Prompt:
     """One problem's prompt. ``mixture_position`` is where the source stands after it (opaque JSON).
 
     ``environment``: name of the environment that answers its assistant turns; empty: one turn, which is scored.
+    ``agents``: how many agents its game has; each makes a trajectory of its own.
     """
 
     problem_id: str
     prompt_token_ids: tuple[int, ...]
     mixture_position: str
     environment: str = ""
+    agents: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +457,7 @@ Event = (
     | RolloutScored
     | ScoringFailed
     | EvaluationRequested
+    | EvaluationAnswered
     | EvaluationScored
     | EvaluationUnscorable
     | BatchRequested

@@ -56,7 +56,7 @@ class PricesChanged:
 
 @dataclass(frozen=True, slots=True)
 class StalenessLimitChanged:
-    """The operator changed S during the run: from where the newest version may be trained to S at the start."""
+    """The operator changed S during the run, down to where the newest version may still be trained."""
 
     staleness_limit: int
 

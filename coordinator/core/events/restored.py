@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.core.events.events import Prompt
+from coordinator.core.events.versions_kept import VersionsKept
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Segment
 
@@ -34,6 +35,7 @@ class RestoredRollout:
     scored: bool
     completion_token_ids: tuple[int, ...]  # empty when scored
     reward: float = 0.0  # when scored
+    authors: frozenset[PeerId] = frozenset()  # that generated tokens of it, beside the attempt's peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Restored:
     epochs: tuple[RecordEpoch, ...] = ()  # the opened epochs, oldest first
     versions: Mapping[Version, int] = field(default_factory=dict)  # the newest that count: chunks by version
     recorded_batches: int = 0
+    kept: VersionsKept | None = None  # by the learner, as the last coordinator had it; None: the run begins
     last_group: int = 0  # largest ids in use
     last_rollout: int = 0
     issued: int = 0

@@ -2,6 +2,7 @@
 
     sample: open ──► in flight, by at most two attempts ──► received ──► scored
               ▲──────────────┘ expired, returned, or its peer is away
+              ▲──────────────────────────────────────────────┘ its environment answered: the next turn follows
 
 Nothing of this is in the ledger, because nothing that is trained on depends on it: after a restart of the coordinator
 the learner asks again, and rollouts under the leases of before are refused.
@@ -18,6 +19,7 @@ from coordinator.core.leases.attempts import AttemptKey
 from coordinator.core.leases.groups import LIVE_ATTEMPTS_MAX
 from coordinator.core.leases.in_flight import InFlight
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId
+from rollcast.wire.rollouts import Segment
 
 UNDER_WAY_MAX = 16
 """Evaluations at a time."""
@@ -47,6 +49,30 @@ class EvaluationAttempt:
         object.__setattr__(self, "key", (self.lease_id, self.sample[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What was said in a sample so far: segments in order, and the messages that they came in.
+
+    ``lengths``: of turn, answer, turn, ..., in tokens.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    lengths: tuple[int, ...] = ()
+    parts: tuple[Segment | bytes, ...] = field(default=(), repr=False)
+
+    def said(self, turn: tuple[Segment, ...], body: bytes) -> Turns:
+        """Return these turns and one more, which was uploaded in ``body``."""
+        tokens = sum(len(one.token_ids) for one in turn)
+        return Turns((*self.segments, *turn), (*self.lengths, tokens), (*self.parts, body))
+
+    def answered(self, answer: Segment) -> Turns:
+        """Return these turns and what the environment answered."""
+        return Turns((*self.segments, answer), (*self.lengths, len(answer.token_ids)), (*self.parts, answer))
+
+
+NO_TURNS = Turns()
+
+
 @dataclass(slots=True)
 class Evaluation:
     """One evaluation. Times are the core's clock, in seconds."""
@@ -58,7 +84,9 @@ class Evaluation:
     rewards: list[float]  # sum of each problem's rewards
     open: deque[Sample] = field(default_factory=deque)
     live: dict[Sample, list[EvaluationAttempt]] = field(default_factory=dict)
-    unscored: set[Sample] = field(default_factory=set)
+    unscored: dict[Sample, Turns] = field(default_factory=dict)
+    answered: dict[Sample, Turns] = field(default_factory=dict)  # with which the sample's next turn begins
+    newest_leases: dict[PeerId, LeaseId] = field(default_factory=dict)  # after which the peer keeps the version
     scored: int = 0
     hopeless_since: float | None = None  # since when no member could ever generate its version
     ended_at: float | None = None
@@ -118,6 +146,10 @@ class EvaluationBook(InFlight[EvaluationAttempt]):
         """Number of samples that are received and not scored."""
         return sum(len(one.unscored) for one in self._under_way.values())
 
+    def keeps_version(self, peer_id: PeerId) -> bool:
+        """Whether the peer keeps a version for the next turns of samples that it had."""
+        return any(peer_id in one.newest_leases for one in self._under_way.values())
+
     def occupies(self, peer_id: PeerId) -> bool:
         """Whether the peer works for evaluations alone: it holds a sample, and others wait."""
         return peer_id in self._live_by_peer and self.has_open()
@@ -155,6 +187,8 @@ class EvaluationBook(InFlight[EvaluationAttempt]):
         evaluation.open.clear()
         evaluation.live.clear()
         evaluation.unscored.clear()
+        evaluation.answered.clear()
+        evaluation.newest_leases.clear()
         self._evaluations.move_to_end(evaluation.request.key)
         ended = [key for key in self._evaluations if key not in self._under_way]
         for key in ended[:-ENDED_KEPT]:
@@ -212,26 +246,40 @@ class EvaluationBook(InFlight[EvaluationAttempt]):
         if not at_work and len(attempts) < LIVE_ATTEMPTS_MAX and sample not in evaluation.open:
             evaluation.open.appendleft(sample)
 
-    def accept(self, attempt: EvaluationAttempt) -> list[EvaluationAttempt]:
-        """Note that an attempt's rollout was received. Returns the other attempts at the sample, which are over."""
+    def accept(self, attempt: EvaluationAttempt, turns: Turns) -> list[EvaluationAttempt]:
+        """Note that an attempt's rollout was received. Returns the other attempts at the sample, which are over.
+
+        ``turns``: all of the sample so far.
+        """
         evaluation = self._under_way[attempt.evaluation]
         attempts = evaluation.live.pop(attempt.sample)
         if any(one.key in self._away for one in attempts) and attempt.sample in evaluation.open:
             evaluation.open.remove(attempt.sample)
         for one in attempts:
             self._end_live(one)
-        evaluation.unscored.add(attempt.sample)
+        evaluation.unscored[attempt.sample] = turns
         self._accepted[attempt.key] = attempt.peer_id
         while len(self._accepted) > self._accepted_kept:
             self._accepted.popitem(last=False)
         return [one for one in attempts if one is not attempt]
+
+    def answer(self, key: EvaluationKey, sample: Sample, answer: Segment) -> bool:
+        """Open a sample for its next turn, before others. Returns whether it waited for the answer."""
+        evaluation = self._under_way.get(key)
+        turns = None if evaluation is None else evaluation.unscored.pop(sample, None)
+        if evaluation is None or turns is None:
+            return False
+        evaluation.answered[sample] = turns.answered(answer)
+        evaluation.open.appendleft(sample)
+        return True
 
     def score(self, key: EvaluationKey, sample: Sample, reward: float, *, exact: bool) -> Evaluation | None:
         """Add a sample's score. Returns the evaluation if that was its last sample."""
         evaluation = self._under_way.get(key)
         if evaluation is None or sample not in evaluation.unscored:
             return None
-        evaluation.unscored.remove(sample)
+        del evaluation.unscored[sample]
+        evaluation.answered.pop(sample, None)
         evaluation.scored += 1
         evaluation.exact[sample[0]] += exact
         evaluation.rewards[sample[0]] += reward
@@ -261,7 +309,7 @@ def _validate_samples(one: Evaluation, away: Container[AttemptKey]) -> None:
     at_work = {sample for sample, found in one.live.items() if any(attempt.key not in away for attempt in found)}
     assert all(1 <= len(found) <= LIVE_ATTEMPTS_MAX for found in one.live.values()), "attempts at a sample"
     assert at_work.isdisjoint(one.open), "a sample in flight is open"
-    assert one.unscored.isdisjoint(one.open), "a received sample is open"
-    assert one.unscored.isdisjoint(one.live), "a received sample is in flight"
+    assert one.unscored.keys().isdisjoint(one.open), "a received sample is open"
+    assert one.unscored.keys().isdisjoint(one.live), "a received sample is in flight"
     placed = {*one.open, *one.live, *one.unscored}
     assert len(placed) + one.scored == one.samples, "a sample is lost"

@@ -41,12 +41,13 @@ def environment_seed(run_seed: int, group_id: GroupId) -> int:
 
 @dataclass(slots=True)
 class Filling:
-    """The rollout that a slot became."""
+    """The rollout that a slot became. ``authors``: the peers that generated tokens of it."""
 
     rollout_id: RolloutId
     attempt: Attempt
     oldest_version: Version  # oldest version of its segments
     newest_version: Version
+    authors: frozenset[PeerId]
     stored: bool = False
     scored: bool = False
     reward: float | None = None  # once scored

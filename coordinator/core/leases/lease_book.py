@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredTurn
-from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix, authors_of
 from coordinator.core.leases.episodes import Episode, Turn
 from coordinator.core.leases.groups import (
     LIVE_ATTEMPTS_MAX,
@@ -170,7 +170,8 @@ class LeaseBook(InFlight[Attempt]):
             for rollout in restored.rollouts:
                 came_from = _restored_attempt(restored.group_id, rollout.attempt, deadline)
                 versions = (rollout.oldest_version, rollout.newest_version)
-                self._set_filling(group, Filling(rollout.rollout_id, came_from, *versions, stored=True))
+                authors = rollout.authors | {came_from.peer_id}
+                self._set_filling(group, Filling(rollout.rollout_id, came_from, *versions, authors, stored=True))
                 if rollout.scored:
                     self.mark_scored(rollout.rollout_id, rollout.reward)
             self._index(group)
@@ -324,7 +325,8 @@ class LeaseBook(InFlight[Attempt]):
         self._finished.pop(attempt.key, None)
         group = self._groups[attempt.group_id]
         group.slots[attempt.sample_index].episode = None
-        self._set_filling(group, Filling(rollout_id, attempt, oldest, newest))
+        authors = authors_of(segment for turn in episode.turns for segment in turn.generated)
+        self._set_filling(group, Filling(rollout_id, attempt, oldest, newest, authors))
         self._index(group)
         return attempt
 
@@ -348,7 +350,9 @@ class LeaseBook(InFlight[Attempt]):
         slot = group.slots[attempt.sample_index]
         self._end_live(attempt)
         slot.live.remove(attempt)
-        self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version))
+        # A peer that continues a rollout of before a restart, whose beginning is unknown, cannot fill the slot.
+        authors = authors_of(attempt.prefix or ()) | {attempt.peer_id}
+        self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version, authors))
         self._index(group)
         return list(slot.live)
 

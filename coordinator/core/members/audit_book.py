@@ -65,6 +65,7 @@ class AuditRecord:
     trained: int = 0  # rollouts that were trained on
     left_out: int = 0  # rollouts with a token beyond its bound
     convicted: str = ""  # why; empty if it is not
+    appeal: str = ""  # engine and device with which it appealed against a conviction; empty if it did not
 
     @property
     def state(self) -> Literal["convicted", "watched", "probation", "good"]:
@@ -74,6 +75,11 @@ class AuditRecord:
         if self.beyond:
             return "watched"
         return "probation" if self.rollouts < PROBATION_ROLLOUTS else "good"
+
+    @property
+    def on_appeal(self) -> bool:
+        """Whether few rollouts were judged since the identity appealed."""
+        return bool(self.appeal) and self.rollouts < PROBATION_ROLLOUTS
 
     @property
     def evidence(self) -> float:
@@ -193,9 +199,14 @@ class AuditBook:
     def share_audited(self, peer_id: PeerId, invite: str) -> float:
         """Return the share of an identity's rollouts that are judged although they are not trained on."""
         record, pooled = self._records.get(peer_id), self._invites.get(invite)
-        if record is None or (record if pooled is None else pooled).rollouts < PROBATION_ROLLOUTS:
+        if record is None or record.on_appeal or (record if pooled is None else pooled).rollouts < PROBATION_ROLLOUTS:
             return 1.0
         return max(SHARE_LEAST, 1.0 / max(1, record.good_in_a_row))
+
+    def on_appeal(self, peer_id: PeerId) -> bool:
+        """Whether few rollouts of an identity were judged since it appealed."""
+        record = self._records.get(peer_id)
+        return record is not None and record.on_appeal
 
     def on_probation(self, invite: str) -> bool:
         """Whether few rollouts of an invite were judged yet, while another one has passed.
@@ -216,6 +227,20 @@ class AuditBook:
         proved = record is not None and record.state == "good"
         reason = self.suspended(invite)
         return f"joined with a suspended invite: {reason}" if reason and not proved else ""
+
+    def appeal(self, peer_id: PeerId, sampler: str) -> bool:
+        """Judge a convicted identity anew that names another engine or device than the one that was judged, once.
+
+        Its test goes on with the next window, so that its chance of a false accusation stays what it was. Returns
+        False if it may not: it is not convicted, appealed before, names the same engine, or its invite is suspended.
+        """
+        record = self._records.get(peer_id)
+        if record is None or not record.convicted or record.appeal or self.suspended(record.invite):
+            return False
+        if not sampler or sampler == record.sampler:
+            return False
+        self._records[peer_id] = AuditRecord(invite=record.invite, window=record.window + 1, appeal=sampler)
+        return True
 
     def pardon(self, peer_id: PeerId, invite: str) -> None:
         """Forget what was found about an identity and its invite, because the operator enabled it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -12,6 +12,7 @@ from capacity.model.workers import Pin
 from coordinator.core.events.events import PeerFacts, PeerJoined
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.members.allowances import Allowances, Earned
+from coordinator.core.members.awake_clock import AwakeClock, patience_s
 from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
@@ -79,6 +80,7 @@ class Member:
     hardware: str
     joined_at: float
     last_seen: float
+    last_awake: float  # the same moment, by a clock that stands still while the coordinator's own loop does
     order: int  # rises with every join of this run
     reputation: Reputation
     free_slots: int = 0
@@ -177,9 +179,21 @@ class Departed:
 class Members:
     """Keeps the members in the order they joined."""
 
-    def __init__(self, *, heartbeat_timeout_s: float, quarantined: Mapping[PeerId, str] | None = None) -> None:
-        """Start without members. ``quarantined``: identities that are quarantined from the start, with the reason."""
+    def __init__(
+        self,
+        *,
+        heartbeat_timeout_s: float,
+        tick_s: float | None = None,
+        quarantined: Mapping[PeerId, str] | None = None,
+    ) -> None:
+        """Start without members.
+
+        Args:
+            tick_s: interval of the coordinator's ticks; None: late ticks do not matter.
+            quarantined: identities that are quarantined from the start, with the reason.
+        """
         self._heartbeat_timeout_s = heartbeat_timeout_s
+        self._awake = AwakeClock(tick_s)
         self._members: dict[PeerId, Member] = {}
         self._by_last_seen: OrderedDict[PeerId, Member] = OrderedDict()  # longest silent first
         self._changed: dict[PeerId, None] = {}
@@ -222,6 +236,7 @@ class Members:
             hardware=event.hardware,
             joined_at=now,
             last_seen=now,
+            last_awake=self._awake.at(now),
             order=self._joins,
             reputation=self.reputation(event.peer_id),
             region=event.region,
@@ -356,7 +371,7 @@ class Members:
         """Note that a member sent something now, and return it; None if this peer is no member."""
         member = self._members.get(peer_id)
         if member is not None:
-            member.last_seen = now
+            member.last_seen, member.last_awake = now, self._awake.at(now)
             self._by_last_seen.move_to_end(peer_id)
         return member
 
@@ -371,12 +386,19 @@ class Members:
         return changed
 
     def silent(self, now: float) -> list[Member]:
-        """Return the members that sent nothing for longer than the heartbeat timeout, longest silent first."""
+        """Return the members that sent nothing for longer than the heartbeat timeout, longest silent first.
+
+        It is called at every tick. What the coordinator's own loop or the member's is late counts for neither.
+        """
+        self._awake.tick(now)
         found: list[Member] = []
         for member in self._by_last_seen.values():
-            if now - member.last_seen <= self._heartbeat_timeout_s:
+            silent_s = self._awake.at(now) - member.last_awake
+            if silent_s <= self._heartbeat_timeout_s:
                 break
-            found.append(member)
+            lag_s = 0.0 if member.facts is None else member.facts.loop_lag_s
+            if silent_s > patience_s(self._heartbeat_timeout_s, lag_s):
+                found.append(member)
         return found
 
     def quarantine(self, peer_id: PeerId, reason: str) -> bool:
@@ -421,14 +443,15 @@ class Members:
         """Return the banned identities."""
         return {peer_id: one for peer_id, one in self._reputations.items() if one.banned}
 
-    def enable(self, peer_id: PeerId) -> str:
+    def enable(self, peer_id: PeerId, what: Sequence[str] = ("drained", "banned", "quarantined")) -> str:
         """Undo what keeps an identity from working. Returns what that was, for people; empty if nothing did."""
         reputation = self.reputation(peer_id)
-        undone = [name for name in ("drained", "banned", "quarantined") if getattr(reputation, name)]
+        undone = [name for name in what if getattr(reputation, name)]
         member, counted = self._members.get(peer_id), 0
         if member is not None:
             counted = _counts(member)
-        reputation.drained = reputation.banned = reputation.quarantined = ""
+        for name in undone:
+            setattr(reputation, name, "")
         if member is not None:
             self.worker_count += _counts(member) - counted
             self._changed[peer_id] = None

@@ -6,12 +6,25 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coordinator.core.members.mismatch import PEER_KEYS
 from rollcast.runtime.windows import Series, Window
 from rollcast.wire.ids import Step
 
 SIGNALS_KEPT = 500  # learner steps
+RECENT_STEPS = 20  # over which what limits the run now is judged
+
+WaitStage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing"]
+"""What the learner waits for where it waits for a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one learner step, and for how many of them it computed."""
+
+    step_s: float
+    busy_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,9 @@ class LearnerProgress:
     reward_history: Series = field(default_factory=Series)
     signals: deque[StepSignal] = field(default_factory=lambda: deque(maxlen=SIGNALS_KEPT))
     train_s: Window = field(default_factory=Window)  # seconds per step apart from waiting
+    step_times: deque[StepTime] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    waits: deque[dict[WaitStage, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    """Seconds by stage of the newest waits for a batch, oldest first."""
     _busy_s: float = 0.0
     _total_s: float = 0.0
     _steps_seen: int = 0
@@ -61,11 +77,19 @@ class LearnerProgress:
         self._steps_seen += 1
         step_s = values.get("step_s", 0.0)
         if self._steps_seen > 1 and step_s > 0.0:
+            busy_s = values.get("train_s", 0.0) + values.get("behaviour_s", 0.0)
             self._total_s += step_s
-            self._busy_s += values.get("train_s", 0.0) + values.get("behaviour_s", 0.0)
+            self._busy_s += busy_s
+            self.step_times.append(StepTime(step_s, busy_s))
             self.train_s.add(max(0.0, step_s - values.get("wait_s", 0.0)))
 
     @property
     def utilisation(self) -> float | None:
         """Share of the learner's time in which it computed; None before the second step."""
         return self._busy_s / self._total_s if self._total_s else None
+
+    @property
+    def recent_utilisation(self) -> float | None:
+        """The same share, of the newest steps."""
+        total_s = sum(one.step_s for one in self.step_times)
+        return sum(one.busy_s for one in self.step_times) / total_s if total_s else None

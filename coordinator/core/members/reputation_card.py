@@ -17,6 +17,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 State = Literal["good", "probation", "watched", "quarantined", "banned"]
 
 _APPEAL = "if it runs another engine now, enable it: everything that it sends is judged anew"
+_APPEALS_ITSELF = "; once it appeals itself, by joining with another engine or device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,15 @@ def card_of_peer(
         state, because = ("banned", banned) if banned else ("quarantined", quarantined)
         act = "gives it no work; what it uploaded and no batch holds was dropped"
         undo = f"rollcast workers enable {name or peer_id}; {_APPEAL}"
+        if found.convicted and not found.appeal and not banned:
+            undo += _APPEALS_ITSELF
     elif state == "watched":
         because = f"{found.beyond} tokens beyond the bound, too few to convict"
         act = f"{act}; its rollouts with such a token are left out"
     elif state == "probation":
         because = f"{found.rollouts} of the first {PROBATION_ROLLOUTS} rollouts judged"
+        if found.appeal:
+            because += f" since it appealed with {found.appeal}"
     return _card("peer", peer_id, name, state, because, found, act, undo)
 
 

@@ -8,6 +8,9 @@ policy for what is late anyway, what is trained (the hard gate at batch formatio
     drop      a rollout older than S when its batch is formed is dropped
     wait      the same, but a batch is held back for a while for a group in flight that would be too old for the next
     correct   up to ``late_steps_max`` steps more are trained on as well; importance ratios correct for them
+
+S may be raised during the run. The learner has discarded what S did not need until then, so the gate grows by one with
+each step from its value before, until it has reached the new one: no batch needs a version that is gone.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from coordinator.core.events.versions_kept import VersionsKept
+from rollcast.wire.ids import Version
 
 LatePolicy = Literal["drop", "wait", "correct"]
 
@@ -33,41 +39,53 @@ class StalenessRules:
     late_wait_s: float = 0.0
     late_steps_max: int = 0
 
+    @property
+    def age_max(self) -> int:
+        """Return the age, in learner steps, up to which rollouts may be trained with these rules."""
+        return self.limit + (self.late_steps_max if self.late_policy == "correct" else 0)
+
 
 class RulesInForce:
-    """The rules in force, which an operator may change during the run, and kappa where it follows measurements."""
+    """The rules in force, which an operator may change during the run, and kappa where it follows measurements.
 
-    def __init__(self, rules: StalenessRules) -> None:
-        self.limit_most = rules.limit  # at any time of the run: peers keep versions up to this age
+    Args:
+        kept: what an earlier coordinator of the run had the learner keep; None at the run's first start.
+        at_step: the step of the next batch to be formed.
+    """
+
+    def __init__(self, rules: StalenessRules, kept: VersionsKept | None = None, at_step: int = 0) -> None:
+        self.kept = kept or VersionsKept(rules.age_max)
         self._auto_steps = 1
-        self._set(rules)
+        self._set(rules, at_step)
 
-    def _set(self, rules: StalenessRules) -> None:
+    def _set(self, rules: StalenessRules, at_step: int) -> None:
         self.rules = rules
         self.limit = rules.limit
         """S, the age in learner steps that newly begun work may reach."""
-        self.age_max = rules.limit + (rules.late_steps_max if rules.late_policy == "correct" else 0)
-        """The hard gate: the age, in learner steps, up to which a rollout is trained."""
+        self.age_max = rules.age_max
+        """The age, in learner steps, up to which a rollout is trained once all such versions are kept; see gate."""
+        if rules.age_max > self.kept.age_max:
+            oldest = max(self.kept.oldest, at_step - self.kept.age_max)
+            self.kept = VersionsKept(rules.age_max, Version(oldest))
         self._set_period()
 
     def _set_period(self) -> None:
         self.publish_every_steps = min(self.rules.publish_every_steps or self._auto_steps, self.limit + 1)
         """kappa now, in learner steps."""
 
-    @property
-    def age_max_ever(self) -> int:
-        """The largest value that the gate may have again; rollouts are kept for training up to this age."""
-        return self.age_max + self.limit_most - self.limit
+    def gate(self, step: int) -> int:
+        """Return the hard gate of a step's batch: the age, in learner steps, up to which a rollout is trained."""
+        return min(self.age_max, step - self.kept.oldest)
 
-    def change_limit(self, limit: int) -> None:
-        """Set S from now on.
+    def change_limit(self, limit: int, at_step: int) -> None:
+        """Set S from now on, where the next batch to be formed is that of ``at_step``.
 
         Raises:
-            ValueError: S is above its value at the start, up to which versions are kept, or too small for kappa.
+            ValueError: S is too small for kappa.
         """
-        if not self.limit_least <= limit <= self.limit_most:
-            raise ValueError(f"S must be {self.limit_least} to {self.limit_most}")
-        self._set(replace(self.rules, limit=limit))
+        if limit < self.limit_least:
+            raise ValueError(f"S must be {self.limit_least} or more")
+        self._set(replace(self.rules, limit=limit), at_step)
 
     def change_period(self, publish_every_steps: int) -> None:
         """Set kappa from now on; 0 for auto.
@@ -77,7 +95,8 @@ class RulesInForce:
         """
         if not 0 <= publish_every_steps <= self.limit + 1:
             raise ValueError(f"kappa must be 0 to {self.limit + 1}")
-        self._set(replace(self.rules, publish_every_steps=publish_every_steps))
+        self.rules = replace(self.rules, publish_every_steps=publish_every_steps)
+        self._set_period()
 
     @property
     def limit_least(self) -> int:

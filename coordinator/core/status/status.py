@@ -13,7 +13,6 @@ import msgspec
 from capacity.model.staleness import staleness_needed
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.leases.stages import stage_at
 from coordinator.core.members.learner_profile import ProfileStatus
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
 from coordinator.core.status.peers import (
@@ -236,7 +235,7 @@ class WaitingWatch:
         state = self._state
         wanted, ready = state.settings.groups_per_step, state.book.ready_count
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
-        oldest_useful = state.batches.next_step - state.rules.age_max
+        oldest_useful = state.batches.next_step - state.rules.gate(state.batches.next_step)
         if state.scoring.pause is not None:
             what = state.scoring.pause.reason.partition("\n")[0]
             return f"{text}; scoring is paused because it fails: {what}", "one rollout is scored without a failure"
@@ -350,7 +349,7 @@ def build_run_status(
 
 
 def _stage(state: CoreState) -> str:
-    stage = stage_at(state.settings.stages, state.batches.next_step)
+    stage = state.stages.at(state.batches.next_step)
     return "" if stage is None else stage.name
 
 

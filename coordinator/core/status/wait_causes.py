@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import islice
-from typing import Literal
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Note
 from coordinator.core.leases.attempts import Attempt
+from coordinator.core.members.progress import WaitStage
 from rollcast.wire.ids import PeerId, Step
 
-Stage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing"]
-Cause = tuple[Stage, str]  # the stage, and the peer that it waits for; empty where it is no single peer
+Cause = tuple[WaitStage, str]  # the stage, and the peer that it waits for; empty where it is no single peer
 
 WAITED = "learner_waited"  # kind of the note
 _CAUSES_MAX = 32  # of one wait: bounds the note; further ones are attributed to their stage alone
@@ -53,6 +52,10 @@ class WaitCauses:
     def _notes(self, step: Step) -> list[Note]:
         """Return the note of what this wait consisted of; none if it took no time."""
         seconds_of, self._seconds = self._seconds, {}
+        stages: dict[WaitStage, float] = {}
+        for (stage, _), seconds in seconds_of.items():
+            stages[stage] = stages.get(stage, 0.0) + seconds
+        self._state.progress.waits.append(stages)
         causes = [[stage, who, round(seconds, 3)] for (stage, who), seconds in seconds_of.items() if seconds > 0.0]
         return [Note(WAITED, f"step {step}", json.dumps(causes))] if causes else []
 
@@ -82,7 +85,7 @@ class WaitCauses:
         for group in islice(self._state.book, self._state.settings.groups_per_step):
             yield from group.live()
 
-    def _why_none_works(self) -> Stage:
+    def _why_none_works(self) -> WaitStage:
         state = self._state
         able = [member for member in state.members if member.may_work]
         if not able:

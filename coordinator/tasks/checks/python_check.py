@@ -98,6 +98,8 @@ def score_of(value: Any) -> Score:
     """
     if isinstance(value, Mapping):
         parts = {str(name): _number(part) for name, part in value.items()}
+        if "" in parts:
+            raise TypeError("the reward function returned a number under an empty name")
         reward = parts.pop("reward", None)
         reward = sum(parts.values()) if reward is None else reward
         return Score(reward, reward >= 1.0, parts=parts)

@@ -102,7 +102,9 @@ class ServiceClient:
             headers = {"Content-Type": "application/json"}
             if self._secret:
                 headers["Authorization"] = f"Bearer {self._secret}"
-            self._session = aiohttp.ClientSession(headers=headers)
+            config = self._config
+            limits = aiohttp.ClientTimeout(total=config.attempt_timeout_s, connect=config.connect_timeout_s)
+            self._session = aiohttp.ClientSession(headers=headers, timeout=limits)
         try:
             async with self._session.post(self._config.url + path, data=body, allow_redirects=False) as response:
                 most = self._config.response_bytes_max
@@ -115,6 +117,8 @@ class ServiceClient:
                     text = content[:_SHOWN_LENGTH].decode(errors="replace")
                     return f"status {response.status}: {text}", response.status in _RETRIED
                 return (json.loads(content),), False
+        except TimeoutError:  # of aiohttp; what bounds all attempts cancels this one
+            return f"no answer within {self._config.attempt_timeout_s:g} s, or no connection within its time", True
         except (aiohttp.ClientError, OSError) as error:
             return f"{type(error).__name__}: {error}", True
         except ValueError:

@@ -73,10 +73,14 @@ class ScoringFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One turn of a teacher in an episode. ``turns``: the earlier ones, each with the environment's reply."""
+    """One turn of a teacher in an episode. ``turns``: the earlier ones, each with the environment's reply.
+
+    ``shown``: what the agent that takes the turns was shown first, in a game of several agents.
+    """
 
     answer: str
     turns: tuple[tuple[str, Sequence[Mapping[str, Any]]], ...] = ()
+    shown: Sequence[Mapping[str, Any]] = ()
 
 
 class TaskAdapter(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.ledger.story import reading
+from coordinator.stores.reader import reading
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.curation.ngrams import hash64, words_of
 from rollcast.runtime.errors import TaskError
@@ -83,10 +83,10 @@ def read_run(folder: RunFolder) -> dict[int, PassRate]:
         StoreError: the ledger cannot be read.
     """
     rates: dict[int, PassRate] = {}
-    with reading(folder.ledger) as connection:
+    with reading(folder) as connection:
         rows = connection.execute(
             "SELECT problem, count(*), sum(reward) FROM scores JOIN rollouts USING (rollout_id)"
-            " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id) GROUP BY group_id"
+            " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id) GROUP BY groups.group_id"
         )
         for problem_json, samples, right in rows:
             _count(rates, key_of(Problem.from_json(problem_json).prompt), PassRate(samples, right))

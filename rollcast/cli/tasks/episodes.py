@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.rule import Rule
 if TYPE_CHECKING:
     from coordinator.config.config import CoordinatorConfig
     from coordinator.environments.pool import EnvironmentPool
+    from coordinator.prompts.stored_rollouts import StoredRollout
     from coordinator.tasks.checks.task import Problem
     from rollcast.wire.ids import EpisodeId
 
@@ -57,7 +59,8 @@ async def _episode(
     facts: dict[str, Any] = {"problem_id": problem.problem_id, "prompt": problem.prompt, "turns": [], "reward": 0.0}
     try:
         show("", problem.problem_id)
-        for message in (await pool.open(episode, problem.data["environment"], problem.data["seed"])).messages:
+        start = await pool.open(episode, problem.data["environment"], problem.data["seed"], alone=True)
+        for message in start.view:
             show(message["role"], message["content"])
         for number in range(turns_max):
             text = say()
@@ -80,6 +83,25 @@ async def _episode(
         facts |= {"failed": "exception", "detail": failure.reason}
         show("failed", failure.reason)
     return facts
+
+
+def replayed(episodes: Sequence[StoredRollout], show: Show) -> list[dict[str, Any]]:
+    """Show episodes of a run with all their turns; return what was said, and the rewards."""
+    found = []
+    for one in episodes:
+        show("", one.problem_id)
+        show("user", one.prompt)
+        turns: list[dict[str, Any]] = []
+        for role, parts in groupby(one.turns, key=lambda turn: turn.role):  # several versions may share a turn
+            text = "".join(part.text for part in parts)
+            show("policy" if role == "assistant" else role, text)
+            if role == "assistant":
+                turns.append({"said": text, "reply": []})
+            elif turns:
+                turns[-1]["reply"].append(text)
+        show("reward", f"{one.reward:g}")
+        found.append({"problem_id": one.problem_id, "prompt": one.prompt, "turns": turns, "reward": one.reward})
+    return found
 
 
 def shown_on(console: Console) -> Show:

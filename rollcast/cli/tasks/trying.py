@@ -17,12 +17,13 @@ from rich.markup import escape
 from rich.rule import Rule
 
 from rollcast.cli.options import Json
-from rollcast.cli.tasks.episodes import Say, is_played, play, shown_on, turns_of
+from rollcast.cli.tasks.episodes import Say, is_played, play, replayed, shown_on, turns_of
 from rollcast.runtime.config import parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, NotScored
 
 if TYPE_CHECKING:
     from coordinator.config.config import CoordinatorConfig
+    from coordinator.prompts.stored_rollouts import StoredRollout
     from coordinator.tasks.checks.task import Problem
     from coordinator.verifiers.scorer import Verdict
 
@@ -58,7 +59,8 @@ def try_task(
     answers
         File of answers, one a line: text, or JSON objects with `completion`. Further problems get none.
     from_run
-        Run folder whose newest completions are scored, instead of drawn problems.
+        Run folder whose newest completions are scored, instead of drawn problems. Episodes of an environment are shown
+        whole, with the reward that they had.
     json_output
         Print one JSON object per line, and ask for nothing.
     """
@@ -68,13 +70,16 @@ def try_task(
         raise ConfigError("--answers and --from exclude each other", fix="give one of them")
     config, console = _config(file), Console()
     if from_run is not None:
-        pairs = _completions(from_run, n)
+        pairs, episodes = _kept(from_run, n)
+        kept = replayed(episodes, (lambda *_: None) if json_output else shown_on(console))
+        for facts in kept if json_output else ():
+            print(json.dumps(facts))
     else:
         problems = _drawn(config, n, seed)
         if is_played(problems):
             return _play(config, problems, answers, console, json_output=json_output)
         pairs = list(zip(problems, _answers(problems, answers, console, ask=not json_output), strict=False))
-    verdicts = asyncio.run(_score(config, pairs))
+    verdicts = asyncio.run(_score(config, pairs)) if pairs else []
     scored = [_facts(problem, text, verdict) for (problem, text), verdict in zip(pairs, verdicts, strict=True)]
     for facts in scored:
         if json_output:
@@ -176,14 +181,21 @@ def _completion(line: str) -> str:
     return str(value["completion"]) if isinstance(value, dict) and "completion" in value else line
 
 
-def _completions(run: Path, count: int) -> list[tuple[Problem, str]]:
-    """Return the newest completions of a run with their problems."""
+def _kept(run: Path, count: int) -> tuple[list[tuple[Problem, str]], list[StoredRollout]]:
+    """Return the newest completions of a run with their problems, and the newest episodes of problems among these."""
     from coordinator.prompts.samples import newest_completions
+    from coordinator.prompts.stored_rollouts import stored_rollouts
     from rollcast.cli.run.run_tools import run_config, run_tokenizer
     from rollcast.runtime.run_folder import RunFolder
 
     folder = RunFolder(run)
-    return newest_completions(folder, run_tokenizer(run_config(run), folder), count)
+    tokenizer = run_tokenizer(run_config(run), folder)
+    newest = newest_completions(folder, tokenizer, count)
+    played = {problem.problem_id for problem, _ in newest if is_played([problem])}
+    questions = [(problem, text) for problem, text in newest if problem.problem_id not in played]
+    # An episode cannot be scored again: its environment gave the reward turn by turn.
+    stored = stored_rollouts(folder, tokenizer, count) if played else []
+    return questions, [one for one in stored if one.problem_id in played]
 
 
 async def _score(config: CoordinatorConfig, pairs: Sequence[tuple[Problem, str]]) -> list[Verdict]:

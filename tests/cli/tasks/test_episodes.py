@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.cli.run import run_tools
 from rollcast.cli.tasks.trying import try_task
 from rollcast.runtime.errors import NotScored
+from tests.coordinator.prompts.stored_run import TOKENIZER, stored_run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "guessing"
 
@@ -46,3 +48,20 @@ def test_an_episode_that_fails_is_shown(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(NotScored):
         try_task(tmp_path / "run.toml", n=1)
     assert "it has no teacher" in capsys.readouterr().out
+
+
+async def test_an_episode_of_a_run_is_shown_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await stored_run(tmp_path)
+    monkeypatch.setattr(run_tools, "run_config", lambda run: None)
+    monkeypatch.setattr(run_tools, "run_tokenizer", lambda config, folder: TOKENIZER)
+    assert try_task(EXAMPLE / "run.toml", n=1, from_run=tmp_path, json_output=True) == 0
+    episode = json.loads(capsys.readouterr().out)
+    (turn,) = episode["turns"]
+    assert turn["said"]
+    assert turn["reply"] == [turn["said"][1:]], "the tool's answer is the first turn's tokens without the first"
+    assert (episode["problem_id"], episode["reward"]) == ("sum:4", 1.0)
+    assert try_task(EXAMPLE / "run.toml", n=1, from_run=tmp_path) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [words[0] for words in shown[1:]] == ["user", "policy", "tool", "reward"]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from random import Random
 
 import pytest
 from rich.console import Console
 
+from coordinator.tasks.build import build_task
 from coordinator.tasks.checks.task import Problem
+from rollcast.cli.files import load
 from rollcast.cli.tasks import trying
 from rollcast.cli.tasks.app import app
 from rollcast.cli.tasks.trying import try_task
+from rollcast.cli.up_config import UpConfig
 from rollcast.runtime.errors import ConfigError, NotScored
 
 ROOT = Path(__file__).parents[3]
@@ -26,6 +30,20 @@ def test_the_page_shows_the_example() -> None:
         assert shown is not None
         assert shown[1] == (EXAMPLE / name).read_text()
     assert len([line for line in (EXAMPLE / "reward.py").read_text().splitlines() if line.strip()]) <= 10
+
+
+def test_the_page_says_how_long_the_example_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    config = load(Path("run.toml"), "up")
+    assert isinstance(config, UpConfig)
+    warm_start = config.learner.warm_start
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    assert f"up to {warm_start.steps_max} steps (`learner.warm_start.steps_max`)" in page
+    assert f"{warm_start.accuracy_gate:.0%}".replace("%", " %") in page
+    assert f"then {warm_start.flawed_steps}\nmore (`flawed_steps`)" in page
+    task = build_task(config.coordinator.task, 0)
+    problem = task.problem(0)
+    assert task.demonstration(problem, flawed=True, random=Random(0)) == problem.answer
 
 
 def test_answers_are_scored_with_their_parts(

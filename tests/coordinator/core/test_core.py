@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import ANY
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
@@ -32,6 +33,7 @@ from coordinator.core.events.actions import (
 from coordinator.core.events.events import (
     BatchRecorded,
     BatchRequested,
+    HeartbeatReceived,
     LearnerStatusChanged,
     PeerAccused,
     PeerLeft,
@@ -154,6 +156,34 @@ def test_messages_of_strangers_are_ignored() -> None:
     world.start()
     for event in (heartbeat("x"), wants("x", 3), held("x", 0), PeerAccused(PeerId("x"), A, Version(0), 0, "")):
         assert world.handle(event) == []
+
+
+def test_a_coordinator_that_did_not_run_ends_no_session() -> None:
+    world = World(heartbeat_timeout_s=5.0, tick_s=0.2)
+    world.start("a")
+    assert world.handle(Tick()) == []
+    world.now += 60.0  # it was suspended, or the machine was busy: heartbeats wait to be read
+    assert world.handle(Tick()) == []
+    for _ in range(11):
+        world.now += 0.4
+        world.handle(heartbeat("origin", active=0))
+        assert world.handle(Tick()) == []
+    world.now += 0.4
+    assert EndSession(A, "no heartbeat") in world.handle(Tick()), "it runs again, and still nothing comes"
+
+
+def test_a_member_whose_loop_is_late_is_waited_for() -> None:
+    world = World(heartbeat_timeout_s=5.0)
+    world.start("a", "b")
+    lagging = msgspec.structs.replace(heartbeat("a", active=0).facts, loop_lag_s=2.0)
+    world.handle(HeartbeatReceived(A, lagging))
+    for name in ("b", "origin"):
+        world.handle(heartbeat(name, active=0))
+    world.now += 12.9  # 5 s and four times its lag
+    assert EndSession(B, "no heartbeat") in (ended := world.handle(Tick()))
+    assert EndSession(A, "no heartbeat") not in ended
+    world.now += 0.2
+    assert EndSession(A, "no heartbeat") in world.handle(Tick())
 
 
 def test_silence_and_expiry_are_found_at_a_tick() -> None:

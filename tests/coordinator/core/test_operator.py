@@ -319,13 +319,14 @@ class OperatedFleet(RandomFleet):
                 PeerEnabled(peer),
                 PeerEnabled(PeerId(self.random.choice(sorted(self.out) or PEERS))),
                 PeerPinned(peer, self.random.choice(("on", "off", ""))),
-                StalenessLimitChanged(self.random.randint(rules.limit_least, rules.limit_most)),
+                StalenessLimitChanged(self.random.randint(rules.limit_least, 6)),
                 PublishPeriodChanged(self.random.randint(0, rules.limit + 1)),
                 BudgetChanged(Budget(usd_per_hour_max=self.random.choice((None, 1.0)))),
             )
         )
         self.orders.append(order)
         self.handle(order)
+        self.history.age_max = max(self.history.age_max, rules.age_max)
 
     def choices(self) -> dict[Callable[[], None], int]:
         return {**super().choices(), self.operator_acts: 6}

@@ -20,7 +20,7 @@ class FakePool:
         self.seeds: list[int] = []
         self.closed: list[EpisodeId] = []
 
-    async def open(self, episode: EpisodeId, environment: str, seed: int) -> Start:
+    async def open(self, episode: EpisodeId, environment: str, seed: int, *, alone: bool = False) -> Start:
         self.seeds.append(seed)
         return self.start_with
 

@@ -75,3 +75,46 @@ class AsyncGame:
 
 class NoGame:
     """It cannot be played."""
+
+
+class Haggle:
+    """Two agents in turn: each is shown what the other said. The policy may make it die, as in ScriptedGame."""
+
+    agents = ("seller", "buyer")
+
+    def __init__(self, first: str = "seller", folder: str = "") -> None:
+        self._deeds = ScriptedGame(folder)
+        self._order = [first, *(name for name in self.agents if name != first)]
+        self._said: list[str] = []
+
+    def reset(self, seed: int) -> tuple[str, str, str]:
+        return "sell:", self._order[0], f"cost {seed}"
+
+    def step(self, text: str) -> tuple[str, str, dict[str, float], bool]:
+        self._said.append(text)
+        if text.startswith("die"):
+            self._deeds.step(text)
+        done = text == "deal"
+        return self._order[len(self._said) % 2], text, {"seller": 0.5, "buyer": 0.25} if done else {"seller": 1.0}, done
+
+    def demonstrate(self) -> str:
+        return "deal" if len(self._said) == 3 else str(len(self._said))
+
+
+class NoTeacher(Haggle):
+    """Nobody plays the opponent of an evaluation."""
+
+    demonstrate = None  # type: ignore[assignment]
+
+
+class Twins(Haggle):
+    """Its agents cannot be told apart."""
+
+    agents = ("twin", "twin")
+
+
+class OneReward(Haggle):
+    """Its answers are those of a game of one agent."""
+
+    def step(self, text: str) -> Any:
+        return text, 0.0, False

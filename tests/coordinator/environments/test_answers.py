@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -49,3 +50,33 @@ def test_an_answer_to_a_turn_that_cannot_be_used(answer: dict[str, Any]) -> None
 def test_a_beginning_that_cannot_be_used(answer: dict[str, Any]) -> None:
     with pytest.raises(EnvironmentFailed, match="cannot be used"):
         parse_start(answer)
+
+
+AGENTS = ["seller", "buyer"]
+HELLO = {"role": "user", "content": "?"}
+BEGIN = {"messages": [HELLO], "tools": [], "agents": AGENTS, "speaker": "buyer", "shown": [HELLO]}
+NEXT = {"messages": [HELLO], "done": False, "reward": 0.0, "speaker": "buyer", "rewards": {"seller": 1}}
+
+
+def test_an_agent_that_acts_is_one_of_the_game() -> None:
+    assert parse_start(BEGIN).speaker == "buyer"
+    assert parse_reply(NEXT, AGENTS).rewards == {"seller": 1.0}
+    assert parse_reply({**NEXT, "done": True, "speaker": ""}, AGENTS).done
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"speaker": "judge"}, {"shown": []}, {"agents": "ab"}, {"agents": [1, 2]}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_beginning_with_other_agents_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(EnvironmentFailed):
+        parse_start({**BEGIN, **wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"speaker": "judge"}, {"rewards": {"judge": 1.0}}, {"rewards": {"seller": math.nan}}, {"rewards": 1.0}]
+)
+def test_an_answer_with_other_agents_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(EnvironmentFailed):
+        parse_reply({**NEXT, **wrong}, AGENTS)

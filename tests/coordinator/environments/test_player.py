@@ -90,6 +90,13 @@ async def test_a_failure_is_no_reward() -> None:
     assert "has no tokens" in events[1].reason
 
 
+async def test_an_empty_reply_is_a_failure() -> None:
+    pool = FakePool(Reply(({"role": "user", "content": ""},), 0.0, False))
+    (event,) = await answers(pool, step("3", EOS))
+    assert isinstance(event, EpisodeFailed)
+    assert "it is empty" in event.reason
+
+
 async def test_a_game_that_begins_otherwise_has_failed() -> None:
     pool = FakePool()
     data = {**DATA, "messages": [{"role": "user", "content": "1+3="}]}

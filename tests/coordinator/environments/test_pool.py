@@ -188,7 +188,7 @@ async def test_what_is_not_there_fails(pool: EnvironmentPool) -> None:
     ("path", "why"),
     [
         (f"{GAMES}:NoGame", "it has no reset and step"),
-        (f"{GAMES}:Chess", "AsyncGame, NoGame"),
+        (f"{GAMES}:Chess", "AsyncGame, Haggle"),
         ("/nowhere.py:Game", "is read as FILE.py:NAME"),
         ("chess", "the entry points of rollcast.environments are none"),
     ],
@@ -207,4 +207,20 @@ async def test_episodes_of_a_restarted_coordinator_wait_for_the_first_worker(tmp
     await asyncio.sleep(0)
     await pool.start()
     assert (await opening).messages[0]["content"] == "game 7"
+    await pool.close()
+
+
+async def test_a_game_of_several_agents_is_played_again_in_their_order(tmp_path: Path) -> None:
+    pool, episode, alone = (
+        EnvironmentPool({"haggle": spec("Haggle", folder=str(tmp_path))}, 1, 8),
+        *map(EpisodeId, "12"),
+    )
+    await pool.start()
+    assert (await pool.open(episode, "haggle", 7)).speaker == "seller"
+    assert (await pool.open(alone, "haggle", 7, alone=True)).speaker == "seller"
+    assert (await pool.step(episode, turn("a"))).speaker == "buyer"
+    reply = await pool.step(episode, turn("die once"))
+    assert (reply.speaker, reply.messages[0]["content"]) == ("seller", "die once")
+    assert pool.replayed == 1
+    assert (await pool.step(alone, turn("a"))).speaker == "seller"  # its other agent has played, too
     await pool.close()

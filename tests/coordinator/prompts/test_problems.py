@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ from coordinator.config.config import CoordinatorConfig, TokenizerConfig
 from coordinator.prompts.loading import SkipLog
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.tokenizers import check_stop_strings, run_tokenizer, stored_tokenizer
+from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.reasoning_gym import ReasoningGym
+from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.rows import Rows
-from coordinator.verifiers.scorer import Scored
+from coordinator.verifiers.scorer import Scored, ScoreItem, Verdict
 from rollcast.runtime.errors import ConfigError, TaskError
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.joining.grpc_client import translate
@@ -133,6 +137,34 @@ SMALL = Tokenizer(("+",), "12")
 def test_without_a_folder_the_tokenizer_is_built_from_the_wording() -> None:
     assert run_tokenizer(TokenizerConfig(), lambda: SMALL) is SMALL
     assert stored_tokenizer(TokenizerConfig(), SMALL.to_json()) == SMALL
+
+
+class Decoding:
+    """A scorer that decodes; it keeps the items that it was given."""
+
+    decodes = True
+
+    def __init__(self) -> None:
+        self.items: list[ScoreItem] = []
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
+        self.items += items
+        return [Scored(one.key, Score(1.0, True)) for one in items]
+
+
+async def test_where_the_scorer_decodes_no_completion_is_decoded_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer, thread = Decoding(), TaskThread()
+    monkeypatch.setattr(Tokenizer, "decode", lambda *_: pytest.fail("decoded on the loop"))
+    problems = Problems(SMALL, scorer, thread, asyncio.create_task(asyncio.sleep(0)), None)  # type: ignore[arg-type]
+    problems._keep([Problem("p", "1+1=", "2", {})])
+    verdict = await problems.score(RolloutId(1), "p", (2, 70_000))
+    await problems.close()
+    assert verdict == Scored("rollout 1", Score(1.0, True))
+    assert [one.token_ids for one in scorer.items] == [b"\x02\0\0\0\x70\x11\x01\0"]
 
 
 def test_resumed_run_keeps_its_tokenizer(tmp_path: Path) -> None:

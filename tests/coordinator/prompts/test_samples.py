@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger.sqlite import Ledger
 from coordinator.prompts import samples as kept
 from coordinator.prompts.samples import Sample, SampleBook, evaluated, newest_completions, sample_of
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.prompts.stored_rollouts import RolloutFilter, stored_rollouts, write_parquet
+from coordinator.prompts.stored_rollouts import RolloutFilter, found_rollouts, stored_rollouts, write_parquet
+from coordinator.stores.reader import reading
 from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from tests.coordinator.prompts.stored_run import TOKENIZER, stored_run
@@ -18,6 +19,16 @@ from tests.coordinator.stored_work import PEER
 @pytest.fixture
 async def folder(tmp_path: Path) -> RunFolder:
     return await stored_run(tmp_path)
+
+
+def test_the_rollouts_of_a_problem_are_found_by_an_index(folder: RunFolder) -> None:
+    asked: list[str] = []
+    with reading(folder) as connection:
+        connection.set_trace_callback(asked.append)
+        assert [one.rollout_id for one in found_rollouts(connection, RolloutFilter(problem="sum:3"), {})] == [3]
+        connection.set_trace_callback(None)
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {asked[0]}")]
+    assert "groups_of_problem" in plan[0]
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,27 @@ def test_an_environment_that_cannot_be_loaded_is_explained() -> None:
 def test_a_taskset_lies_in_a_python_file(path: str) -> None:
     with pytest.raises(ValueError, match="Python file"):
         VerifiersTask(kind="verifiers", path=path)
+
+
+def test_a_game_of_several_agents_is_seen_by_the_first_and_taught_to_all() -> None:
+    haggle = GymTask(kind="gym", path=f"{GAMES}:Haggle", parameters={"first": "buyer"})
+    task = EnvironmentTask(haggle, 7)
+    problem = task.problem(0)
+    assert problem.prompt == "sell:\n0"
+    assert (problem.data["agents"], problem.data["rules"]) == (["seller", "buyer"], problem.data["messages"][:1])
+    shown = {
+        one.answer: one for one in (task.demonstration(problem, flawed=False, random=Random(n)) for n in range(16))
+    }
+    cost = f"cost {problem.data['seed']}"
+    told = {text: [one.shown[0]["content"], *one.turns] for text, one in shown.items()}
+    assert told["0"] == [cost]
+    assert told["1"] == ["0"]
+    assert told["2"] == [cost, ("0", ({"role": "user", "content": "1"},))]
+    assert told["deal"] == ["0", ("1", ({"role": "user", "content": "2"},))]
+    tokenizer = Tokenizer(task.wording(), task.characters())
+    mixture = PromptMixture(task, tokenizer, 7, 0, prompt_tokens_max=16, new_tokens_max=64)
+    (sampled,) = mixture.sample(1)
+    assert tokenizer.decode(sampled.prompt_token_ids) == "sell:0"
+    assert tokenizer.encode_rules(sampled.problem.data["rules"]) == list(sampled.prompt_token_ids[:1])
+    texts = {tokenizer.decode(one.prompt_token_ids) for one in mixture.examples(8, flawed=False, cursor=0)}
+    assert any(text.startswith("sell:cost") for text in texts)

@@ -314,6 +314,14 @@ def test_stages_leave_out_problems_by_their_pass_rate() -> None:
     assert volatility.chance("hard", 100) == volatility.chance("never drawn", 100) == 1.0
 
 
+def test_a_stage_that_begins_by_a_condition_leaves_out_nothing_before() -> None:
+    volatility = Volatility(3, 0.05, weighs=False, difficulty=[Difficulty(0, 0.0, 1.0), Difficulty(None, 0.1, 0.9)])
+    rewarded(volatility, "solved", *[1.0] * 8)
+    assert volatility.chance("solved", 500) == 1.0
+    volatility.stage_began(1, 100)
+    assert [volatility.chance("solved", step) for step in (99, 100)] == [1.0, 0.05]
+
+
 def test_problems_of_few_rollouts_are_explored() -> None:
     volatility = Volatility(3, 0.1, exploration=0.5)
     rewarded(volatility, "often", *[1.0] * 96)

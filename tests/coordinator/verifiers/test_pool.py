@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 import subprocess
 import sys
 import time
@@ -20,10 +21,20 @@ from coordinator.tasks.build import build_task, task_config_to_json
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.pool import VerifierPool
-from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, Failed, Scored, ScoreItem, Verdict, score_again
+from coordinator.verifiers.scorer import (
+    COMPLETION_LENGTH_MAX,
+    TOO_LONG,
+    Failed,
+    Scored,
+    ScoreItem,
+    Verdict,
+    score_again,
+)
 from coordinator.workers.line_process import LineProcess
 from rollcast.runtime.errors import TaskError
+from rollcast.wire.text.hub_tokenizer import HubTokenizer
 from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = (sys.executable, str(Path(__file__).with_name("hostile_verifier.py")))
@@ -106,6 +117,26 @@ async def test_a_real_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(runs(pid) for pid in pids)
     with capsys.disabled():
         print(f"\nverifiers: start {started_s:.2f} s, 256 rollouts {1000 * scored_s:.0f} ms")
+
+
+async def test_processes_decode_token_ids(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    folder = tokenizer_folder(tmp_path / "model")
+    tokenizer = HubTokenizer(folder)
+    task = task_config_to_json(JsonlTask(kind="jsonl", path=tmp_path / "never-read.jsonl", check=ExactCheck()))
+    pool = VerifierPool(task, 0, 1, 10.0, 100, tokenizer_folder=folder)
+    problem = Problem("jsonl:0", "6+6=", "12", {})
+    too_long = [*tokenizer.encode("1")] * (COMPLETION_LENGTH_MAX + 1)
+    answers = ([*tokenizer.encode("12"), tokenizer.eos_id], tokenizer.encode("13"), too_long)
+    items = [ScoreItem(str(n), problem, "", struct.pack(f"<{len(ids)}I", *ids)) for n, ids in enumerate(answers)]
+    await pool.start()
+    try:
+        found = await pool.score([*items, item(3, problem, "12")])
+    finally:
+        await pool.close()
+    rewards = [one.score.reward for one in found if isinstance(one, Scored)]
+    assert rewards == [1.0, 0.0, 0.0, 1.0]
+    assert found[2] == Scored("2", TOO_LONG)
 
 
 def code_pool(folder: Path, timeout_s: float, total_timeout_s: float) -> VerifierPool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from learner.config import LearnerConfig
-from learner.evaluation.held_out import HeldOut, exact_counts
+from learner.evaluation.held_out import HeldOut, HeldOutScore, exact_counts
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
@@ -22,7 +22,7 @@ MODEL = ModelConfig(
 
 @pytest.fixture(scope="module")
 def sampler() -> Sampler:
-    return Sampler(MODEL, 4, 2, 6)
+    return Sampler(MODEL, 4, 6, 6)
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +65,25 @@ def test_the_first_problems_are_kept_for_people(sampler: Sampler, params: Params
 def test_counts() -> None:
     scores = [pb.CompletionScore(exact=exact) for exact in (True, False, True, True)]
     assert exact_counts(scores, 2) == [1, 2]
+
+
+def test_a_completion_goes_on_until_its_environment_has_ended(sampler: Sampler, params: Params) -> None:
+    asked: list[tuple[list[int], list[int]]] = []
+
+    def score(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
+        """Answer the first completion once with two tokens, after one of its tokens, and score all others."""
+        asked.extend((list(one.token_ids), list(one.turn_lengths)) for one in completions)
+        return [
+            pb.CompletionScore(goes_on=True, token_count=1, answer_token_ids=[5, 6])
+            if one.example_id == 100 and not one.turn_lengths
+            else pb.CompletionScore(reward=0.5, exact=True)
+            for one in completions
+        ]
+
+    problems = [pb.Example(example_id=100 + index, prompt_token_ids=[2, 3]) for index in range(2)]
+    found = HeldOut(problems, sampler, Sampling(1.0, 6, ()), seed=0, score=score, stop=threading.Event())
+    assert found.measure(params) == HeldOutScore(0.5, 1.0)
+    (first, _), (second, _), (more, lengths) = asked
+    assert (len(first), len(second)) == (6, 6)
+    assert more[:3] == [first[0], 5, 6]
+    assert lengths == [1, 2, 3], "the longest completion counts answers too"

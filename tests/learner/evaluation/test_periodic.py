@@ -46,6 +46,8 @@ class World:
         self.requests: list[pb.EvaluationRequest] = []
         self.peers = peers
         self.kept = asyncio.Event()
+        self.announced = asyncio.Event()
+        self.announced.set()
         self.reporter = StatusReporter(self._ignore)
         sets = {name: cast(HeldOut, ScriptedSet(self.asked)) for name in ("held_out", "hard")}
         plan = EvaluationPlan(every_steps, 9, 2, (1, 2))
@@ -69,7 +71,7 @@ class World:
         return [pb.CompletionScore(example_id=one.example_id, exact=one.example_id % 2 == 0) for one in completions]
 
     def step(self, step: int) -> None:
-        self.evaluations.step_done(step, step, self._kept)
+        self.evaluations.step_done(step, step, self._kept, self.announced.wait)
 
     async def _kept(self) -> None:
         await self.kept.wait()
@@ -151,6 +153,19 @@ async def test_a_version_is_measured_once_it_is_on_disk() -> None:
     assert len(world.asked) == 4
 
 
+async def test_peers_are_asked_once_the_version_is_announced() -> None:
+    world = World(peers=True)
+    world.kept.set()
+    world.announced.clear()
+    world.step(2)
+    await world.settle()
+    assert (world.requests, world.asked) == ([], [])
+    world.announced.set()
+    await world.evaluations.finish()
+    assert [one.version for one in world.requests] == [2, 2]
+    assert world.asked == []
+
+
 async def test_versions_are_named_as_long_as_they_are_measured() -> None:
     world = World()
     world.kept.set()
@@ -168,7 +183,7 @@ async def test_a_failure_costs_the_measurement_only() -> None:
     async def failed() -> None:
         raise CheckpointError("the version was removed")
 
-    world.evaluations.step_done(2, 2, failed)
+    world.evaluations.step_done(2, 2, failed, world.announced.wait)
     await world.evaluations.finish()
     assert world.asked == []
     assert world.evaluations.take_figures() == {}

@@ -21,7 +21,12 @@ from coordinator.core.events.events import (
     StepFinished,
     Tick,
 )
-from coordinator.core.events.operator_events import PeerPinned, PricesChanged, StalenessLimitChanged
+from coordinator.core.events.operator_events import (
+    PeerPinned,
+    PricesChanged,
+    PublishPeriodChanged,
+    StalenessLimitChanged,
+)
 from coordinator.core.events.prices import ActivationSettings, Mode, Price
 from coordinator.core.flight_format import FORMAT, EventEntry, Head, checksum, entries_of, event_entry, frame, pack
 from coordinator.core.leases import forecast
@@ -233,12 +238,13 @@ class TestStalenessLimit:
         made = world()
         made.handle(StalenessLimitChanged(1))
         assert made.core.rules.limit == 1
-        assert (made.core.rules.limit_least, made.core.rules.limit_most) == (0, 4)
+        assert made.core.rules.limit_least == 0
 
-    def test_is_never_above_that_of_the_start(self) -> None:
+    def test_is_never_below_what_kappa_needs(self) -> None:
         made = world()
-        with pytest.raises(ValueError, match="S must be 0 to 4"):
-            made.handle(StalenessLimitChanged(5))
+        made.handle(PublishPeriodChanged(3))
+        with pytest.raises(ValueError, match="S must be 2 or more"):
+            made.handle(StalenessLimitChanged(1))
 
 
 def test_a_replay_of_the_record_comes_to_the_same_decisions() -> None:

@@ -165,6 +165,16 @@ def test_large_runs_are_modelled_small(workers: int, at_once: int, per_step: int
     assert share == pytest.approx(rate, rel=0.1)
 
 
+def test_speeds_are_those_measured_where_the_planner_keeps_none() -> None:
+    world = World()
+    world.start("a")
+    state = world.core.state
+    state.forecast.slots_per_s = lambda peer_id, now: 0.5 if peer_id == "a" else None  # type: ignore[method-assign]
+    (seen,) = question_of(state, None, world.now).known
+    assert state.settings.activation.mode == "off"
+    assert seen.worker.speeds[0].rollouts_per_second == 0.5
+
+
 def test_the_run_is_seen_as_it_is() -> None:
     world = World()
     world.start("a", "b")

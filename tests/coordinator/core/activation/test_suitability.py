@@ -72,7 +72,7 @@ def test_a_machine_meets_s_with_slack_by_the_planners_rule() -> None:
     assert found.sentence.startswith("meets S=3 for the 4B model with 5")
     assert found.sentence.endswith("; not 8b: too little memory")
     assert found.what_would_help == ()
-    assert any("rollouts/s, 47% of what the learner takes" in line for line in found.reasons)
+    assert any("rollouts an hour, 47% of what the run needs" in line for line in found.reasons)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.decisions.evaluating import ALL_NEWER_S, NO_PEER_S
+from coordinator.core.decisions.evaluating import ALL_NEWER_S, NO_PEER_S, RETURN_REST_S
 from coordinator.core.events.actions import (
     Action,
     AnswerUpload,
@@ -20,6 +20,7 @@ from coordinator.core.events.actions import (
     StoreRollout,
 )
 from coordinator.core.events.evaluation_events import (
+    EvaluationAnswered,
     EvaluationKey,
     EvaluationProblem,
     EvaluationRequested,
@@ -41,8 +42,9 @@ from coordinator.core.events.restored import Restored, RestoredAttempt, Restored
 from coordinator.core.leases.evaluation_book import SAMPLES_MAX, Evaluation
 from rollcast.wire.evaluation import evaluation_seed
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Step, UploadId, Version
-from rollcast.wire.rollouts import LeaseGrant
+from rollcast.wire.rollouts import LeaseGrant, observation, prefix_digest
 from tests.coordinator.core_world import (
+    SAMPLING,
     World,
     announced,
     heartbeat,
@@ -446,3 +448,116 @@ def test_the_end_of_the_run_or_epoch_gives_it_up_and_revokes_its_leases(event: E
     actions = made.handle(event)
     assert len(given_up(actions)) == 1
     assert only(actions, RevokeLeases) == [RevokeLeases(A, (LeaseId(lease.lease_id),), "evaluation_over")]
+
+
+# ---------------------------------------------------------------- several turns
+
+
+def playing(samples: int = 1) -> EvaluationRequested:
+    request = asked(problems=1, samples=samples)
+    return replace(request, problems=(replace(request.problems[0], has_environment=True),))
+
+
+class Played(Evaluated):
+    """A world whose environment says (5, 6) after each turn but the third one, and then gives the reward 0.5."""
+
+    def handle(self, event: Event) -> list[Action]:
+        done = World.handle(self, event)
+        for action in only(done, ScoreEvaluation):
+            sample = (action.key, action.problem, action.sample_index)
+            if len(action.turn_lengths) == 5:
+                done += World.handle(self, EvaluationScored(*sample, 0.5, True))
+            else:
+                done += World.handle(self, EvaluationAnswered(*sample, observation("user", (5, 6))))
+        return done
+
+    def send(self, peer: str, lease: LeaseGrant, *, version: int = 0, **changes: Any) -> list[Action]:
+        """Send turns as a peer does: after what an environment answered, with the digest of the prefix instead."""
+        (slot,) = lease.slots
+        if slot.prefix:
+            changes = {"prefix_digest": prefix_digest(slot.prefix)} | changes
+        return super().send(peer, lease, version=version, **changes)
+
+
+def played() -> Played:
+    longest = replace(SAMPLING, max_new_tokens=16)
+    made = Played(heartbeat_timeout_s=1e6, prefetch_batches=2.0, evaluation_share=1.0, sampling=longest)
+    made.start("a", "b")
+    return made
+
+
+def test_a_sample_is_leased_turn_after_turn_until_its_environment_has_ended() -> None:
+    made, request = played(), playing()
+    made.handle(request)
+    done = made.handle(wants("a", 4))
+    prefixes = []
+    for _ in range(3):
+        (lease,) = made.leases("a")
+        assert lease.keep_version_s > 0
+        assert [slot.seed for slot in lease.slots] == [evaluation_seed(3, 0, 0)]
+        prefixes.append([segment.token_ids for segment in lease.slots[0].prefix])
+        done += made.send("a", lease)
+    turn = rollout(lease, 0, version=0, peer="a").segments[-1].token_ids
+    assert prefixes == [[], [turn, (5, 6)], [turn, (5, 6), turn, (5, 6)]]
+    assert only(done, ScoreEvaluation)[-1].turn_lengths == (2, 2, 2, 2, 2)
+    evaluation = made.of(request)
+    assert (evaluation.done, evaluation.exact, evaluation.rewards) == (True, [1], [0.5])
+    assert only(done, StoreRollout) == only(done, Penalise) == []
+    assert only(done, RevokeLeases) == [RevokeLeases(A, (lease.lease_id,), "evaluation_over")], "it may swap again"
+    judged = made.core.state.unseen.take(24, Version(0))
+    segments = [len(one.evaluated[2].segments) for one in judged if one.evaluated is not None]
+    assert sorted(segments) == [1, 3, 5], "an audit sees all turns"
+    made.core.validate()
+
+
+def test_a_turn_that_follows_on_another_prefix_is_malformed() -> None:
+    made, request = played(), playing()
+    made.handle(request)
+    made.handle(wants("a", 4))
+    (first,) = made.leases("a")
+    made.send("a", first)
+    (second,) = made.leases("a")
+    done = made.send("a", second, prefix_digest=b"x" * 16)
+    assert [one.reason for one in only(done, AnswerUpload)] == ["malformed"]
+    assert "does not follow on the prefix" in only(done, Penalise)[0].reason
+
+
+def test_another_peer_takes_the_next_turn_of_one_that_left() -> None:
+    made, request = played(), playing()
+    made.handle(request)
+    made.handle(wants("a", 4))
+    (first,) = made.leases("a")
+    made.send("a", first)
+    made.handle(PeerLeft(A, "gone"))
+    made.handle(wants("b", 4))
+    (second,) = made.leases("b")
+    assert len(second.slots[0].prefix) == 2
+    made.core.validate()
+
+
+def test_a_peer_that_returns_a_turn_because_it_has_swapped_gets_no_other_one() -> None:
+    made, request = played(), playing()
+    made.handle(request)
+    made.handle(wants("a", 4))
+    (first,) = made.leases("a")
+    made.send("a", first)
+    (second,) = made.leases("a")
+    made.handle(announced(1))
+    made.handle(held("a", 1))
+    made.handle(heartbeat("a", active=1))
+    made.handle(LeasesReturned(A, (second.lease_id,), "version 1 is active"))
+    made.now += RETURN_REST_S
+    made.handle(heartbeat("a", active=1))
+    made.handle(wants("a", 4))
+    assert made.leases("a") == []
+    made.handle(wants("b", 4))
+    assert len(made.leases("b")) == 1
+    made.core.validate()
+
+
+def test_an_answer_to_an_evaluation_that_was_given_up_changes_nothing() -> None:
+    made, request = played(), playing()
+    made.handle(request)
+    made.handle(wants("a", 4))
+    assert made.handle(RunEnded("over", final=True)) != []
+    assert World.handle(made, EvaluationAnswered(request.key, 0, 0, observation("user", (5, 6)))) == []

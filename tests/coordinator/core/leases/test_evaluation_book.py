@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationProblem, EvaluationRequested
-from coordinator.core.leases.evaluation_book import ENDED_KEPT, GIVEN_UP_KEPT_S, Evaluation, EvaluationBook
+from coordinator.core.leases.evaluation_book import ENDED_KEPT, GIVEN_UP_KEPT_S, NO_TURNS, Evaluation, EvaluationBook
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Version
 
 A, B = PeerId("a"), PeerId("b")
@@ -50,7 +50,7 @@ def test_every_sample_is_scored_once() -> None:
     book, evaluation = begun(problems=1, samples=2)
     book.give(evaluation, 2)
     for attempt in book.held_by(A):
-        assert book.accept(attempt) == []
+        assert book.accept(attempt, NO_TURNS) == []
         book.validate()
     key = evaluation.request.key
     assert book.score(key, (0, 0), 0.5, exact=True) is None
@@ -72,7 +72,7 @@ def test_a_sample_of_a_peer_that_is_away_is_given_to_another_and_the_first_rollo
     book.left(A)  # no third attempt
     assert not book.has_open()
     (first,), (second,) = book.held_by(A), book.held_by(B)
-    assert book.accept(first) == [second]
+    assert book.accept(first, NO_TURNS) == [second]
     assert (book.live_count, book.accepted_from(first.key), book.accepted_from(second.key)) == (0, A, None)
     book.validate()
 
@@ -85,7 +85,7 @@ def test_a_peer_that_is_back_before_another_has_its_sample_keeps_it() -> None:
     assert not book.has_open()
     (attempt,) = book.held_by(A)
     book.left(A)
-    book.accept(attempt)  # its upload came although its session is lost
+    book.accept(attempt, NO_TURNS)  # its upload came although its session is lost
     assert not book.has_open()
     book.validate()
 

@@ -128,7 +128,7 @@ def test_a_slot_is_open_without_an_attempt_or_with_only_a_lost_peers() -> None:
     slot.live.append(second)
     assert not slot.open({first.key, second.key}), "two live attempts at most"
     slot.live.clear()
-    slot.filling = Filling(RolloutId(1), first, Version(0), Version(0))
+    slot.filling = Filling(RolloutId(1), first, Version(0), Version(0), frozenset())
     assert not slot.open({first.key})
 
 

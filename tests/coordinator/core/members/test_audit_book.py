@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.events.actions import CloseAttempt, Penalise
+from coordinator.core.events.actions import CloseAttempt, Penalise, RevokeLeases
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
-from coordinator.core.events.events import PeerLeft, RolloutReceived, RolloutStored, StepFinished
+from coordinator.core.events.events import PartialReceived, PeerLeft, RolloutReceived, RolloutStored, StepFinished
 from coordinator.core.events.operator_events import PeerEnabled
 from coordinator.core.members.audit_book import ACCUSED_P, BEYOND_P, WINDOW_TOKENS, AuditBook, AuditRecord, Verdicts
-from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId
+from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, UploadId, Version
+from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, Slot
 from tests.coordinator.core_world import World, announced, held, joined, only, rollout, wants
 
 
@@ -114,6 +115,45 @@ def test_a_convicted_identity_loses_its_leases_and_its_untrained_rollouts() -> N
     world.handle(wants("a", 2))
     assert world.take("a"), "the operator may undo it"
     assert world.core._state.audit.record(PeerId("a")) is None
+
+
+def part(peer: str, *tokens: int) -> Segment:
+    return Segment("assistant", Epoch(0), Version(0), PeerId(peer), tokens, b"\1" * len(tokens))
+
+
+def continued_by_b() -> tuple[World, LeaseGrant, Slot]:
+    """Let a peer begin a rollout and leave, and return the lease with which another one continues it."""
+    world = World(steps=10)
+    world.start("a", "b")
+    world.handle(wants("a", 1))
+    ((lease, slot),) = world.take("a")
+    begun = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, 0, (part("a", 5, 5),))
+    world.handle(PartialReceived(PeerId("a"), begun))
+    world.handle(PeerLeft(PeerId("a"), "gone", finished=True))
+    world.handle(wants("b", 1))
+    ((continued, slot),) = world.take("b")
+    assert slot.prefix
+    return world, continued, slot
+
+
+CONVICTED = StepFinished(Step(1), {}, (found("a", far=1, beyond=1),))
+
+
+def test_what_another_peer_continued_from_a_convicted_ones_tokens_is_dropped() -> None:
+    world, lease, slot = continued_by_b()
+    item = rollout(lease, slot.sample_index, segments=(*slot.prefix, part("b", 1)), peer="b")
+    world.core.handle(RolloutReceived(UploadId(1), PeerId("b"), item), world.now)
+    world.core.handle(RolloutStored(RolloutId(1)), world.now)
+    dropped = only(world.handle(CONVICTED), CloseAttempt)
+    assert dropped == [CloseAttempt(lease.lease_id, slot.sample_index, "audit_failed")]
+    assert not world.core._state.members.reputation(PeerId("b")).quarantined
+
+
+def test_what_another_peer_is_continuing_from_a_convicted_ones_tokens_is_revoked() -> None:
+    world, lease, slot = continued_by_b()
+    done = world.handle(CONVICTED)
+    assert only(done, CloseAttempt) == [CloseAttempt(lease.lease_id, slot.sample_index, "audit_failed")]
+    assert [one.peer_id for one in only(done, RevokeLeases)] == ["b"]
 
 
 def test_a_restarted_coordinator_keeps_a_convicted_identity_out() -> None:

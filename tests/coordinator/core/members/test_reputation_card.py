@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.events.actions import SendToPeer
-from coordinator.core.events.events import StepFinished
+from coordinator.core.events.actions import Note, SendToPeer
+from coordinator.core.events.events import PeerLeft, StepFinished
 from coordinator.core.events.operator_events import PeerEnabled
 from coordinator.core.members.reputation_card import Card, facts_of_saved
 from rollcast.wire.ids import PeerId, Step
@@ -46,6 +46,42 @@ def test_a_convicted_peer_is_told_why_and_its_card_names_the_way_back() -> None:
     assert "quarantined" in told
     enabled = only(world.handle(PeerEnabled(A)), SendToPeer)
     assert "probation" in [one.message.audit_verdict.state for one in enabled]
+
+
+def test_a_convicted_peer_that_comes_back_with_another_engine_is_judged_anew_once() -> None:
+    world = audited_world()
+    convicted = StepFinished(Step(2), {}, (finding(7, beyond=1, far=1), finding(8, "b")))
+    world.handle(convicted)
+
+    def joins(sampler: str) -> list[Note]:
+        world.handle(PeerLeft(A, "restarted", finished=True))
+        actions = world.handle(replace(joined("a"), invite="ann", sampler=sampler))
+        return [note for note in only(actions, Note) if note.kind == "appealed"]
+
+    assert joins("jax-cpu") == [], "it is the engine that was judged"
+    assert "once it appeals itself" in card(world).undo
+    (note,) = joins("vllm-cuda")
+    assert (note.subject, note.detail[:25]) == ("a", "came back with vllm-cuda ")
+    shown = card(world)
+    assert (shown.state, shown.because) == (
+        "probation",
+        "0 of the first 20 rollouts judged since it appealed with vllm-cuda",
+    )
+    audit = world.core._state.audit
+    assert audit.share_audited(A, "ann") == 1.0
+    assert audit.on_appeal(A), "it shares the small allowance of newcomers"
+    assert facts_of_saved(world.core.audit_json(), "a")["reputation"].startswith("probation")
+    world.handle(replace(convicted, step=Step(3)))
+    assert card(world).state == "quarantined"
+    assert joins("sglang-cuda") == [], "it may appeal once"
+    assert "appeals itself" not in card(world).undo
+
+
+def test_no_appeal_undoes_what_the_operator_or_a_receipt_did() -> None:
+    world = audited_world(finding(7, beyond=1, far=1), finding(8, "b"))
+    world.core._state.members.reputation(A).quarantined = "sent a corrupt chunk, by its own receipt"
+    world.handle(replace(joined("a"), invite="ann", sampler="vllm-cuda"))
+    assert card(world).state == "quarantined"
 
 
 def test_what_a_ledger_keeps_is_told_in_words() -> None:

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from coordinator.core.core import CoordinatorCore, Restored
-from coordinator.core.events.actions import Action, CloseAttempt, RecordBatch
+from coordinator.core.events.actions import Action, CloseAttempt, RecordBatch, RecordVersionsKept, SendLeases
 from coordinator.core.events.events import BatchRequested, Tick
+from coordinator.core.events.operator_events import StalenessLimitChanged
+from coordinator.core.events.versions_kept import VersionsKept
 from coordinator.core.staleness.policy import RulesInForce, StalenessFigures, StalenessRules
 from rollcast.wire.ids import Step, Version
 from rollcast.wire.rollouts import LeaseGrant
@@ -17,6 +19,44 @@ def test_the_gate_is_s_unless_late_rollouts_are_corrected() -> None:
     for policy, gate in (("drop", 4), ("wait", 4), ("correct", 6)):
         rules = RulesInForce(StalenessRules(4, 1, policy, late_steps_max=2))  # type: ignore[arg-type]
         assert (rules.limit, rules.age_max, rules.publish_every_steps) == (4, gate, 1)
+
+
+def test_a_raised_gate_grows_with_the_versions_that_are_kept() -> None:
+    rules = RulesInForce(StalenessRules(limit=2, publish_every_steps=1))
+    rules.change_limit(5, at_step=10)
+    assert rules.kept == VersionsKept(age_max=5, oldest=Version(8))
+    assert [rules.gate(step) for step in range(10, 16)] == [2, 3, 4, 5, 5, 5]
+    rules.change_limit(1, at_step=12)
+    rules.change_limit(4, at_step=13)
+    assert rules.kept == VersionsKept(age_max=5, oldest=Version(8)), "versions are kept for the largest S"
+    rules.change_limit(9, at_step=13)
+    assert (rules.kept.oldest, rules.gate(13)) == (8, 5)
+
+
+def test_what_is_kept_outlives_a_coordinator() -> None:
+    raised = VersionsKept(age_max=5, oldest=Version(8))
+    again = RulesInForce(StalenessRules(limit=2, publish_every_steps=1), raised, at_step=11)
+    again.change_limit(5, at_step=11)
+    assert (again.kept, again.gate(11)) == (raised, 3)
+    configured = RulesInForce(StalenessRules(limit=7, publish_every_steps=1), raised, at_step=20)
+    assert configured.kept == VersionsKept(age_max=7, oldest=Version(15)), "the configuration may raise S too"
+
+
+def test_no_batch_needs_a_version_from_before_s_was_raised() -> None:
+    """A peer that stays at version 2 gets no work for S = 3 at step 4, because the learner kept only 3 and newer."""
+    world = World(groups_per_step=1, staleness_limit=1)
+    world.core = CoordinatorCore(
+        settings(groups_per_step=1, staleness_limit=1),
+        Restored(versions={Version(version): 16 for version in range(5)}, recorded_batches=4),
+    )
+    world.handle(joined("origin", role="origin"))
+    world.handle(joined("a"))
+    world.handle(held("a", 2))
+    actions = world.handle(StalenessLimitChanged(3))
+    assert only(actions, RecordVersionsKept) == [RecordVersionsKept(VersionsKept(age_max=3, oldest=Version(3)))]
+    assert only(world.handle(wants("a", 1)), SendLeases) == []
+    world.handle(held("a", 3))
+    assert only(world.handle(wants("a", 1)), SendLeases)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_numbers_and_parts(value: Any, score: Score) -> None:
     assert score_of(value) == score
 
 
-@pytest.mark.parametrize("value", [None, "1", [1.0], {"format": None}])
+@pytest.mark.parametrize("value", [None, "1", [1.0], {"format": None}, {"": 1.0}])
 def test_anything_else_is_an_error(value: Any) -> None:
     with pytest.raises(TypeError):
         score_of(value)

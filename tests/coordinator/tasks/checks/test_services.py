@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,6 +66,24 @@ async def test_a_batch_is_one_request(tmp_path: Path) -> None:
     item = body["items"][1]
     assert len(item.pop("id")) == 32
     assert item == {"prompt": "1+1=", "completion": "b", "answer": "2", "metadata": {"level": 3}}
+
+
+async def test_an_attempt_that_takes_too_long_is_followed_by_another() -> None:
+    calls, never = 0, asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await never.wait()
+        return web.json_response({"scores": [1.0]})
+
+    async with http_checker(answer, attempt_timeout_s=0.5, attempts=20) as checker:
+        client = checker._client
+        assert client is not None
+        assert await client.post("", {}) == {"scores": [1.0]}
+        never.set()
+    assert calls >= 2
 
 
 async def failing(checker: HttpChecker) -> ScoringFailure:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.curation.contamination import EvaluationTexts
 from coordinator.tasks.curation.curate import CHUNK_ROWS, Curation, CurationSettings, Kept, Removed, recorded
