@@ -17,15 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.programs.hostile_peer import half_of_the_layers
 from coordinator.core.events.audit_events import RolloutAudit
-from coordinator.core.members.audit_book import AuditRecord
+from coordinator.core.members.audit_book import AuditBook, AuditRecord
 from learner.alignment.audit import FAR
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
-from rollcast.wire.ids import PeerId, RolloutId
+from rollcast.wire.ids import PeerId, RolloutId, Step
+from rollcast.wire.joining.invite import QUOTA_DEFAULT
 from rollcast.wire.rollouts import Sampling
 
 VOCABULARY = 512
@@ -39,6 +41,9 @@ OTHER_SEEDS = 1 << 40
 COST_ROUNDS = 20
 BEST_OF = 4
 LATE = 32  # rollouts that a late defector samples honestly first
+GROUP_SLOTS = 4  # of each prompt group that colluders answer between them
+ATTACKER = PeerId("attacker")  # the identity of one that works alone
+RING_INVITE = "ring"  # with which all identities of a ring joined
 
 Array = np.ndarray[Any, Any]
 
@@ -241,10 +246,46 @@ ATTACKERS: dict[str, Attack] = {
     "copied": _copied,
     "best_of_n": _best_of_n,
     "late_defector": _late_defector,
+    "smaller_model": _with(half_of_the_layers),
     "int4": _with(lambda params: _quantised(params, 4)),
     "int8": _with(lambda params: _quantised(params, 8)),
     "one_version_old": _with(lambda params: _moved(params, 1)),
     "two_versions_old": _with(lambda params: _moved(params, 2)),
+}
+
+
+# ---------------------------------------------------------------- colluders
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Several identities of one invite that answer in turn: rollout n is sent by identity n % identities."""
+
+    attack: Attack
+    identities: int
+
+
+def _mutual_copies(arena: Arena, rollouts: int) -> Array:
+    """Let the first of two answer, and the other send the same; they change places after every pair."""
+    answers = arena.sample(arena.params, _seeds(rollouts))
+    numbers = np.arange(rollouts)
+    copied = (numbers % 4 == 1) | (numbers % 4 == 2)
+    sources = np.minimum(np.where(copied, numbers ^ 1, numbers), rollouts - 1)
+    return arena.margins(answers[sources], _seeds(rollouts))
+
+
+def _shared_answer(arena: Arena, rollouts: int) -> Array:
+    """Have all slots of a group answered with the answer of one of them, the one that the ring likes best."""
+    answers = arena.sample(arena.params, _seeds(rollouts))
+    groups = np.arange(rollouts) // GROUP_SLOTS
+    liked = [max(np.flatnonzero(groups == group), key=lambda one: int(answers[one].sum())) for group in groups]
+    return arena.margins(answers[liked], _seeds(rollouts))
+
+
+RINGS: dict[str, Ring] = {
+    "mutual_copies": Ring(_mutual_copies, 2),
+    "shared_answer": Ring(_shared_answer, 2),
+    "spread_int8": Ring(ATTACKERS["int8"], QUOTA_DEFAULT),  # each identity does too little to be convicted alone
 }
 
 
@@ -261,6 +302,24 @@ class Figures:
     tokens_p50: float  # until conviction, of those that were convicted; infinite without any
     tokens_p99: float
     trained: float  # rollouts with a weight before that, 99th percentile
+    bad_trained: float  # those among all its rollouts with a weight that no honest sampler sends; 99th percentile
+
+
+@dataclass(slots=True)
+class Trial:
+    """What became of one identity, or of the invite of one ring."""
+
+    tokens: int = 0  # judged
+    trained: int = 0  # rollouts with a weight
+    bad_trained: int = 0  # those of them in which a token is not what its seed gives
+    convicted: str = ""  # why; empty if it is not
+
+    def judge(self, margins: Array, bound: float) -> None:
+        """Count a rollout with these margins, f32 [tokens]."""
+        self.tokens += margins.size
+        if not (margins > bound).any():
+            self.trained += 1
+            self.bad_trained += bool((margins > 0.0).any())
 
 
 def figures_of(margins: Array, bound: float, identities: int, rollouts: int | None = None) -> Figures:
@@ -269,16 +328,32 @@ def figures_of(margins: Array, bound: float, identities: int, rollouts: int | No
     rollouts: how many each identity gets; None: all.
     """
     chance = np.random.default_rng(0)
-    runs = [_until_convicted(margins, bound, chance, rollouts) for _ in range(identities)]
-    caught = [run for run in runs if run is not None]
-    tokens, trained = [number for number, _ in caught], [number for _, number in caught]
+    orders = [chance.permutation(len(margins))[:rollouts] for _ in range(identities)]
+    return _figures(margins, bound, [until_convicted(margins, bound, order) for order in orders])
+
+
+def figures_of_ring(margins: Array, bound: float, rings: int, identities: int) -> Figures:
+    """Let many rings send an attack's rollouts, each in another order, until their invite is suspended.
+
+    Args:
+        margins: f32 [rollouts, tokens]; rollout n is sent by identity n % ``identities``.
+    """
+    chance = np.random.default_rng(0)
+    orders = [chance.permutation(len(margins)) for _ in range(rings)]
+    return _figures(margins, bound, [until_suspended(margins, bound, order, identities) for order in orders])
+
+
+def _figures(margins: Array, bound: float, trials: list[Trial]) -> Figures:
+    caught = [one for one in trials if one.convicted]
+    tokens = [one.tokens for one in caught]
     return Figures(
         share=float((margins > bound).mean()),
-        caught_share=len(caught) / identities,
-        caught_in_64=sum(number <= max(64, margins.shape[1]) for number, _ in caught) / identities,
+        caught_share=len(caught) / len(trials),
+        caught_in_64=sum(number <= max(64, margins.shape[1]) for number in tokens) / len(trials),
         tokens_p50=_percentile(tokens, 50.0),
         tokens_p99=_percentile(tokens, 99.0),
-        trained=_percentile(trained, 99.0),
+        trained=_percentile([one.trained for one in caught], 99.0),
+        bad_trained=_percentile([one.bad_trained for one in trials], 99.0),
     )
 
 
@@ -286,24 +361,39 @@ def _percentile(values: list[int], share: float) -> float:
     return float(np.percentile(values, share)) if values else float("inf")
 
 
-def _until_convicted(
-    margins: Array, bound: float, chance: np.random.Generator, rollouts: int | None
-) -> tuple[int, int] | None:
-    """Return the tokens and the rollouts with a weight until an identity is convicted; None if it never is."""
-    record, trained = AuditRecord(), 0
-    for index in chance.permutation(len(margins))[:rollouts]:
+def until_convicted(margins: Array, bound: float, order: Array) -> Trial:
+    """Judge one identity that sends these rollouts until it is convicted; order: i64 [rollouts sent]."""
+    record, trial = AuditRecord(), Trial()
+    for index in order:
         record.add(finding(margins[index], bound))
+        trial.judge(margins[index], bound)
         if record.convicted:
-            return record.tokens, trained
-        trained += not (margins[index] > bound).any()
-    return None
+            trial.convicted = record.convicted
+            break
+    return trial
 
 
-def finding(margins: Array, bound: float) -> RolloutAudit:
+def until_suspended(margins: Array, bound: float, order: Array, identities: int) -> Trial:
+    """Judge a ring until its invite is suspended; a convicted identity of it sends nothing more."""
+    book, trial = AuditBook(), Trial()
+    for step, index in enumerate(order):
+        peer_id = PeerId(f"identity {index % identities}")
+        record = book.record(peer_id)
+        if record is not None and record.convicted:
+            continue
+        book.add(Step(step), [finding(margins[index], bound, peer_id)], lambda _: RING_INVITE)
+        trial.judge(margins[index], bound)
+        trial.convicted = book.suspended(RING_INVITE)
+        if trial.convicted:
+            break
+    return trial
+
+
+def finding(margins: Array, bound: float, peer_id: PeerId = ATTACKER) -> RolloutAudit:
     """Return what the learner reports about a rollout with these margins."""
     return RolloutAudit(
         rollout_id=RolloutId(1),
-        peer_id=PeerId("attacker"),
+        peer_id=peer_id,
         tokens=margins.size,
         beyond=int(np.count_nonzero(margins > bound)),
         far=int(np.count_nonzero(margins > FAR * bound)),

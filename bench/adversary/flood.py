@@ -3,7 +3,8 @@
 Honest members upload, and ask for /health, at a steady rate before and during the flood (hostile_sockets.py).
 ``honest_p99_ratio`` is the 99th percentile of their seconds during the flood over that before; ``rss_growth_mib`` the
 coordinator's largest resident memory during the flood less that before; ``honest_failed`` counts requests without an
-answer.
+answer. With --honest-sessions N, ``sessions_rss_growth_mib`` is the growth of another coordinator, with which N more
+honest members open sessions instead: what as many connections cost that are welcome.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rollcast.runtime.windows import percentile_of
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.joining.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
@@ -44,15 +46,35 @@ _ANSWER_S = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="to measure before, and during the flood")
     parser.add_argument("--members", type=int, default=MEMBERS, help="honest members")
+    add_session_arguments(parser)
+
+
+def add_session_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--honest-sessions", type=int, default=0, help="measure the memory of so many members with sessions too"
+    )
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
+    with _coordinator() as (coordinator, folder):
+        flooded = asyncio.run(_flood(coordinator, folder, arguments))
+    if not arguments.honest_sessions:
+        return flooded
+    with _coordinator() as (coordinator, folder):
+        growth_mib = asyncio.run(_welcome(coordinator, folder, arguments))
+    settings = flooded.settings | {"honest_sessions": arguments.honest_sessions}
+    return Outcome(settings, flooded.figures | {"sessions_rss_growth_mib": growth_mib})
+
+
+@contextlib.contextmanager
+def _coordinator() -> Iterator[tuple[CoordinatorProcess, Path]]:
+    """Run a coordinator, and yield it with a folder for its members."""
     with tempfile.TemporaryDirectory() as folder:
         coordinator = CoordinatorProcess(Path(folder), Identity.generate(), RunShape())
         coordinator.start()
         try:
             wait_until_listening(coordinator, _START_S)
-            return asyncio.run(_measure(coordinator, Path(folder), arguments))
+            yield coordinator, Path(folder)
         finally:
             coordinator.kill()
 
@@ -65,13 +87,18 @@ class Window:
     failed: int = 0
     rss_bytes: list[int] = field(default_factory=list)
 
+    def growth_mib(self, before: Window) -> float:
+        """Return the largest resident memory less that of an earlier window."""
+        return (max(self.rss_bytes) - max(before.rss_bytes)) / 2**20
 
-async def _measure(coordinator: CoordinatorProcess, folder: Path, arguments: argparse.Namespace) -> Outcome:
+
+async def _enrolled(invite: Invite, folder: Path, count: int, name: str) -> list[Enrolment]:
+    return [await enrol(invite, Identity.generate(), folder / f"{name}-{number}", _ANSWER_S) for number in range(count)]
+
+
+async def _flood(coordinator: CoordinatorProcess, folder: Path, arguments: argparse.Namespace) -> Outcome:
     invite = coordinator.invite("peer")
-    members = [
-        await enrol(invite, Identity.generate(), folder / f"honest-{number}", _ANSWER_S)
-        for number in range(arguments.members)
-    ]
+    members = await _enrolled(invite, folder, arguments.members, "honest")
     await _window(coordinator, members, invite.http_url, arguments.seconds / 4)  # what the first requests load
     before = await _window(coordinator, members, invite.http_url, arguments.seconds)
     http, control = (int(address.rpartition(":")[2]) for address in (invite.http_url, invite.grpc_address))
@@ -86,9 +113,27 @@ async def _measure(coordinator: CoordinatorProcess, folder: Path, arguments: arg
             "honest_p99_flooded_ms": 1e3 * p99_during_s,
             "honest_requests": float(len(during.answered_s)),
             "honest_failed": float(during.failed),
-            "rss_growth_mib": (max(during.rss_bytes) - max(before.rss_bytes)) / 2**20,
+            "rss_growth_mib": during.growth_mib(before),
         },
     )
+
+
+async def _welcome(coordinator: CoordinatorProcess, folder: Path, arguments: argparse.Namespace) -> float:
+    """Return by how many MiB the coordinator grows when honest members open sessions; they enrolled before."""
+    invite = coordinator.invite("peer")
+    members = await _enrolled(invite, folder, arguments.members, "honest")
+    others = await _enrolled(invite, folder, arguments.honest_sessions, "other")
+    await _window(coordinator, members, invite.http_url, arguments.seconds / 4)
+    before = await _window(coordinator, members, invite.http_url, arguments.seconds)
+    async with contextlib.AsyncExitStack() as sessions:
+        for other in others:
+            await sessions.enter_async_context(kept_session(other, _hello()))
+        during = await _window(coordinator, members, invite.http_url, arguments.seconds)
+    return during.growth_mib(before)
+
+
+def _hello() -> pb.Hello:
+    return pb.Hello(protocol=range_to_pb(), role="peer", name="honest", concurrent_rollouts=1)
 
 
 @contextlib.contextmanager
@@ -124,8 +169,7 @@ async def _window(coordinator: CoordinatorProcess, members: list[Enrolment], htt
 async def _honest(member: Enrolment, http_url: str, window: Window, ends_s: float) -> None:
     """Upload and ask in turn, with a session open; what is uploaded is of no lease, and is answered as fenced."""
     rollout = pb.Rollout(lease_id=1, fencing_token=1, group_id=1)
-    hello = pb.Hello(protocol=range_to_pb(), role="peer", name="honest", concurrent_rollouts=1)
-    async with kept_session(member, hello) as stub, aiohttp.ClientSession() as client:
+    async with kept_session(member, _hello()) as stub, aiohttp.ClientSession() as client:
         while time.monotonic() < ends_s:
             async with _timed(window):
                 await stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=_ANSWER_S)

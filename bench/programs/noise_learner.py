@@ -4,13 +4,15 @@ usage: python -m bench.programs.noise_learner CONFIG.toml LOG_FILE SIZE_BYTES PE
 
 Commands are lines on stdin, answers are lines of JSON on stdout. The program prints `{"event": "ready"}` once PEERS
 peers and the origin are connected. At `publish`, `weights` or `update` it makes a state of at least SIZE_BYTES, hashes,
-signs and pushes the version to the origin and prints `origin_holds` with the bytes of each encoding; at `announce` it
-announces that version, and prints `peers_hold` with the coordinator's T_bcast once every peer holds it. It ends when
-stdin is closed.
+signs and pushes the version to the origin and prints `origin_holds` with the bytes of each encoding, the Unix time at
+which the state was made and the seconds since then. At `announce` it announces that version, and prints `peers_hold`
+with the coordinator's T_bcast once every peer holds it. It ends when stdin is closed.
 
     publish   random bytes, which neither compression nor a delta makes smaller
     weights   new bf16 weights of a layer stack (bench.broadcast.updates), unrelated to those before, so no delta helps
     update    those weights after one more step of training
+    file      new bf16 weights that are frozen into a file block by block, and so take no memory
+    file-step those weights after a step that changes 1 % of them
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -26,6 +29,7 @@ from random import SystemRandom
 from typing import Any
 
 import aiohttp
+import ml_dtypes
 import numpy as np
 
 from bench.broadcast import updates
@@ -48,7 +52,7 @@ from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.records import parse_announcement
-from rollcast.wire.versions.tensors import tensor_table
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 Announce = Callable[[pb.VersionAnnouncement], Awaitable[bool]]
 
@@ -59,6 +63,9 @@ _LEARNING_RATE = 1e-6
 _CORRELATION = 0.3  # of successive gradients, see bench.broadcast.updates
 _STEPS_MAX = 1 << 20
 _LAYER_DIVISOR = 4
+_BLOCK_BYTES = 8 << 20
+_WEIGHT_SCALE = 0.02
+_CHANGED_SHARE = 0.01
 
 
 def noise(size_bytes: int) -> Snapshot:
@@ -91,6 +98,33 @@ class LayerStack:
         return Snapshot(tensor_table(table), b"".join(values.tobytes() for _, _, values in layer) * self._layers)
 
 
+class FileWeights:
+    """Weights of any size in a file, which take the memory of one block: all of their blocks are alike."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._rng = np.random.default_rng()
+        weights = self._rng.standard_normal(_BLOCK_BYTES // 2, np.float32) * np.float32(_WEIGHT_SCALE)
+        self._block = weights.astype(ml_dtypes.bfloat16).view(np.uint16)
+        blocks = -(-size_bytes // _BLOCK_BYTES)
+        self.tensors = tensor_table((f"layers/{one}/w", "bfloat16", self._block.shape) for one in range(blocks))
+
+    def step(self) -> None:
+        """Change 1 % of the weights by one unit in the last place."""
+        count = int(_CHANGED_SHARE * len(self._block))
+        self._block[self._rng.choice(len(self._block), count, replace=False)] += 1
+
+    def begin_freeze(self, path: Path, version: Version) -> Callable[[], tuple[TensorSpec, ...]]:
+        """Return the function that writes the weights; see learner.publishing.versions.RetainedVersions.freeze."""
+
+        def write() -> tuple[TensorSpec, ...]:
+            with path.open("wb") as file:
+                for _ in self.tensors:
+                    file.write(self._block.data)
+            return self.tensors
+
+        return write
+
+
 class NoiseLearner:
     """A learner that publishes a version on command and trains nothing.
 
@@ -108,6 +142,9 @@ class NoiseLearner:
         self._size_bytes = size_bytes
         self._limit_s = limit_s
         self._weights: LayerStack | None = None
+        self._file_weights: FileWeights | None = None
+        self._made_at = 0.0  # Unix time at which the newest state was made, or began to be frozen
+        self._freeze_s = 0.0
         self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, mapped=1)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
@@ -121,7 +158,10 @@ class NoiseLearner:
 
             async def announce(announcement: pb.VersionAnnouncement) -> bool:
                 sizes = [manifest.size_bytes for manifest in parse_announcement(announcement).manifests]
-                print_json(event="origin_holds", encoding_bytes=sizes)
+                seconds = time.time() - self._made_at
+                stages = {"freeze": self._freeze_s} | publisher.stages_s
+                at = {"started_at": self._made_at, "seconds": seconds, "stages_s": stages}
+                print_json(event="origin_holds", encoding_bytes=sizes, **at)
                 await commands.readline()
                 return await self._client.announce(announcement)
 
@@ -129,7 +169,7 @@ class NoiseLearner:
             print_json(event="ready")
             version = 0
             while line := await commands.readline():
-                snapshot = await asyncio.to_thread(self._snapshot, line.decode().strip())
+                snapshot = await asyncio.to_thread(self._snapshot, line.decode().strip(), Version(version))
                 await publisher.publish(Version(version), snapshot)
                 status = await self._until_held(http, peers, version)
                 print_json(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
@@ -163,12 +203,27 @@ class NoiseLearner:
     async def _find_origin(self) -> pb.RunInfo:
         return await self._client.wait_for_origin(self._config.join_timeout_s)
 
-    def _snapshot(self, command: str) -> Snapshot:
+    def _snapshot(self, command: str, version: Version) -> Snapshot:
+        if command.startswith("file"):
+            return self._frozen(command, version)
         if command == "publish":
-            return noise(self._size_bytes)
-        if command == "weights" or self._weights is None:
-            self._weights = LayerStack(self._size_bytes)
-        return self._weights.step()
+            snapshot = noise(self._size_bytes)
+        else:
+            if command == "weights" or self._weights is None:
+                self._weights = LayerStack(self._size_bytes)
+            snapshot = self._weights.step()
+        self._made_at = time.time()
+        return snapshot
+
+    def _frozen(self, command: str, version: Version) -> Snapshot:
+        if command == "file" or self._file_weights is None:
+            self._file_weights = FileWeights(self._size_bytes)
+        else:
+            self._file_weights.step()
+        self._made_at, started_s = time.time(), time.monotonic()
+        snapshot = self._retained.freeze(version, self._file_weights.begin_freeze).finish()
+        self._freeze_s = time.monotonic() - started_s
+        return snapshot
 
     async def _credentials(self) -> TlsCredentials:
         """Return the certificate of the enrolment, which no benchmark outlives, so that none is ever renewed."""

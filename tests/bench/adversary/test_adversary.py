@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import bench.__main__ as main
-from bench.adversary import lured
+from bench.adversary import adversary, flood, lured, strangers
 from bench.adversary.adversary import _over_all
-from bench.adversary.attackers import ATTACKERS, figures_of, finding
+from bench.adversary.attackers import ATTACKERS, RINGS, figures_of, finding
+from bench.machine import Outcome
+from rollcast.runtime.errors import ProcessFailed
 
 BOUND = 0.01
 
@@ -35,12 +39,31 @@ def test_rollouts_without_a_token_beyond_count_as_trained() -> None:
 
 def test_the_zoo_has_at_least_fourteen_attackers() -> None:
     assert len(ATTACKERS) >= 14
-    assert "adversary" in main.BENCHES["adversary"]
+    assert f"Try {len(ATTACKERS | RINGS)} kinds" in main.BENCHES["adversary"]["adversary"]
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["adversary", "--only", "zoo,nothing"]) == 64
     assert "no part 'nothing'" in capsys.readouterr().err
+
+
+def test_a_part_that_fails_loses_no_other_parts_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_arguments: object) -> float:
+        raise ProcessFailed("the peer ended with status 1")
+
+    monkeypatch.setattr(adversary, "framed_honest", lambda _seeds: (0, 7))
+    monkeypatch.setattr(lured, "requests", fail)
+    monkeypatch.setattr(flood, "run", lambda _arguments: Outcome({}, {"honest_p99_ratio": 1.5}))
+    monkeypatch.setattr(strangers, "measure", fail)
+    assert main.main(["adversary", "--json", "--only", "framed,lured,flood,strangers"]) == 1
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert (document["figures"]["liars"], document["figures"]["honest_p99_ratio"]) == (7.0, 1.5)
+    assert document["figures"]["ssrf_requests"] is document["figures"]["reward_loss_25"] is None
+    assert list(document["failed"]) == ["lured", "strangers"]
+    assert "the part lured failed: ProcessFailed" in printed.err
 
 
 def test_the_addresses_that_members_lie_about_are_third_parties() -> None:

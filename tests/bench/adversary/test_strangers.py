@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from bench.adversary.strangers import STAY_STEPS, Parade, _in_batches, _left_out
+from bench.adversary.strangers import STAY_STEPS, Parade, _in_batches, _left_out, members_of
 
 
 class Parading(Parade):
     def __init__(self, *kinds: str) -> None:
         super().__init__(kinds)
         self.joined: list[str] = []
+        self.killed: list[str] = []
         self.fleet = self  # type: ignore[assignment]
 
     def _join(self, kind: str) -> None:
         self.joined.append(kind)
 
-    def kill(self, kind: str) -> None:
-        assert kind == self.joined[-1]
+    def kill(self, name: str) -> None:
+        assert name in members_of(self.joined[-1])
+        self.killed.append(name)
 
 
 def status(step: int, *peers: dict[str, Any], phase: str = "training") -> dict[str, Any]:
@@ -54,7 +56,21 @@ def test_one_attacker_at_a_time_until_it_is_convicted_or_its_turn_is_over() -> N
     assert parade.joined == ["canned", "forged"]
     assert parade.convicted == {"canned"}
     assert parade.steps == {"canned": 2, "forged": STAY_STEPS}
-    assert parade.peer_ids == {"canned": "id of canned", "forged": "id of forged"}
+    assert parade.peer_ids == {"canned": ("id of canned",), "forged": ("id of forged",)}
+
+
+def test_a_ring_is_convicted_once_all_of_it_is_and_framed_peers_are_counted() -> None:
+    parade = Parading("copying_ring", "late")
+    first, second = members_of("copying_ring")
+    parade.on_status(status(1), {})
+    parade.on_status(status(2, row(first, accepted=1, quarantined=True)), {})  # the other one has not joined yet
+    parade.on_status(status(3, row(first, accepted=1, quarantined=True), row(second)), {})
+    assert parade.killed == []
+    convicted = [row(name, accepted=1, quarantined=True) for name in (first, second)]
+    parade.on_status(status(5, *convicted, row("peer-1", quarantined=True), row("peer-2")), {})
+    assert parade.killed == [first, second]
+    assert (parade.convicted, parade.steps, parade.framed) == ({"copying_ring"}, {"copying_ring": 2}, {"peer-1"})
+    assert parade.peer_ids == {"copying_ring": (f"id of {first}", f"id of {second}")}
 
 
 def test_what_entered_batches_and_what_was_left_out_is_counted(tmp_path: Path) -> None:
@@ -63,7 +79,11 @@ def test_what_entered_batches_and_what_was_left_out_is_counted(tmp_path: Path) -
         database.execute("CREATE TABLE batch_rollouts (rollout_id)")
         database.executemany("INSERT INTO rollouts VALUES (?, ?)", [(1, "a"), (2, "a"), (3, "b")])
         database.executemany("INSERT INTO batch_rollouts VALUES (?)", [(1,), (3,)])
-    assert _in_batches(tmp_path, {"canned": "a", "none": "c"}) == {"canned": 1, "none": 0}
+    assert _in_batches(tmp_path, {"canned": ["a"], "ring": ["a", "b"], "none": ["c"]}) == {
+        "canned": 1,
+        "ring": 2,
+        "none": 0,
+    }
     lines = [{"step": 1}, {"step": 2, "audit_left_out": 3}, {"step": 3, "audit_left_out": None}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     assert _left_out(tmp_path) == 3.0
