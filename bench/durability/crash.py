@@ -73,7 +73,7 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
         stack.callback(coordinator.kill)
         coordinator.start()
         members = await stack.enter_async_context(
-            members_of(root, coordinator, learner_identity, history, peers, rng, _right_answer)
+            members_of(root, coordinator, learner_identity, history, peers, rng, right_answer)
         )
         restarts = await _kill_again_and_again(coordinator, history, members, kills, rng)
     verdict = check(history, coordinator.folder.ledger)
@@ -97,7 +97,7 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
     }
 
 
-def _right_answer(tokenizer: Tokenizer, lease: pb.Lease) -> list[int]:
+def right_answer(tokenizer: Tokenizer, lease: pb.Lease) -> list[int]:
     return [*tokenizer.encode(answer_to(tokenizer.decode(lease.prompt_token_ids))), tokenizer.eos_id]
 
 

@@ -42,6 +42,7 @@ CONNECT_TIMEOUT_S = 300.0
 BACK_TIMEOUT_S = 120.0
 VERDICTS_TIMEOUT_S = 60.0
 SCRAPE_EVERY_S = 15.0  # as Prometheus would
+BLOCK_METRIC = "rollcast_loop_block_max_seconds"
 POLL_S = 0.05
 WARM_UP_S = 5.0
 FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open files; a reconnection overlaps with the connection that it replaces
@@ -151,6 +152,7 @@ class Load:
         self._watch = Watch(self._coordinator, own, others)
         self._history = History()
         self._scrapes_s: list[float] = []
+        self._block_s = 0.0  # the longest block of the coordinator's loop in any scrape
         self._figures: dict[str, float] = {}
         self._seconds = 0.0  # measured so far
 
@@ -211,6 +213,7 @@ class Load:
             took_s = time.monotonic() - began_s
         self._watch.sample()
         self._figures |= {"cores": self._watch.cores, "rss_mb": self._watch.rss_mb, "connected": fleet.connected - 1}
+        self._figures["loop_block_ms_max"] = 1e3 * self._block_s
         self._figures["heartbeats_s"] = fleet.answers.heartbeats / took_s
         self._seconds = took_s
 
@@ -237,6 +240,8 @@ class Load:
         answers = fleet.answers
         self._figures |= {
             "uploads_s": len(answers.latencies_s) / self._seconds,
+            # All that the process does, heartbeats and the learner's calls included.
+            "core_ms_per_upload": 1e3 * self._figures["cores"] * self._seconds / max(1, len(answers.latencies_s)),
             "p50_ack_ms": quantile_ms(answers.latencies_s, 0.5),
             "p99_ack_ms": quantile_ms(answers.latencies_s, 0.99),
             "p999_ack_ms": quantile_ms(answers.latencies_s, 0.999),
@@ -270,8 +275,9 @@ class Load:
                 began_s = time.monotonic()
                 with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                     async with session.get(url) as response:
-                        await response.read()
+                        text = await response.text()
                     self._scrapes_s.append(time.monotonic() - began_s)
+                    self._block_s = max(self._block_s, block_s(text))
 
     async def _wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
         end_s = time.monotonic() + timeout_s
@@ -280,6 +286,14 @@ class Load:
             if time.monotonic() > end_s:
                 raise ProcessFailed(f"waited {timeout_s:g} s until {what}, in vain")
             await asyncio.sleep(POLL_S)
+
+
+def block_s(metrics_text: str) -> float:
+    """Return the longest block of the coordinator's loop in seconds, from its metrics; 0 if they do not hold it."""
+    for line in metrics_text.splitlines():
+        if line.startswith(f"{BLOCK_METRIC} "):
+            return float(line.split()[1])
+    return 0.0
 
 
 def quantile_ms(seconds: Sequence[float], share: float) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from coordinator.ledger.story import story_of
 from coordinator.recovery.replay import incarnations, replay
 from coordinator.report.wall_time import account
+from coordinator.stores.story import story_of
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import RunFolder
 
@@ -76,7 +76,7 @@ def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: st
     missing = 0
     for subject in [*words, f"peer {killed}"]:
         try:
-            missing += not story_of(folder.ledger, subject).lines
+            missing += not story_of(folder, subject).lines
         except RollcastError:
             missing += 1
     return missing
@@ -89,7 +89,7 @@ def _replays(folder: RunFolder) -> dict[str, float]:
 
 
 def _wall_time(folder: RunFolder) -> dict[str, float]:
-    found = account(folder.ledger)
+    found = account(folder)
     shares = {share.cause: share.share for share in found.shares}
     return {
         "unaccounted_share": abs(found.unaccounted),

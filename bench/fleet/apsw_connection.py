@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from bench.fleet.forgetful_disk import ForgetfulDisk
-from coordinator.ledger.sqlite import PRAGMAS
+from coordinator.stores.sqlite import PRAGMAS
 
 
 class ApswCursor:

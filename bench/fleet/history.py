@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from coordinator.ledger.sql import SqlConnection
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 RolloutKey = tuple[int, int]  # lease and sample index
@@ -92,20 +93,23 @@ class Verdict:
 def check(history: History, ledger: Path) -> Verdict:
     """Compare what clients recorded with the rows of a ledger that no process has open for writing."""
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
-        stored = {
-            (lease_id, index): blake3(body).hexdigest()
-            for lease_id, index, body in connection.execute("SELECT lease_id, sample_index, body FROM rollouts")
-        }
-        recorded: dict[int, list[int]] = {}
-        for step, rollout_id in connection.execute(
-            "SELECT step, rollout_id FROM batch_rollouts ORDER BY step, position"
-        ):
-            recorded.setdefault(step, []).append(rollout_id)
-        twice = connection.execute(
-            "SELECT count(*) FROM (SELECT 1 FROM batch_rollouts GROUP BY rollout_id HAVING count(*) > 1)"
-        ).fetchone()[0]
-        states = dict(connection.execute("SELECT state, count(*) FROM attempts GROUP BY state"))
-        (issued,) = connection.execute("SELECT count(*) FROM attempts").fetchone()
+        return compare(history, connection)
+
+
+def compare(history: History, connection: SqlConnection) -> Verdict:
+    """Compare what clients recorded with the rows of a store in which nothing was compacted."""
+    stored = {
+        (lease_id, index): blake3(body).hexdigest()
+        for lease_id, index, body in connection.execute("SELECT lease_id, sample_index, body FROM rollouts")
+    }
+    recorded: dict[int, list[int]] = {}
+    for step, rollout_id in connection.execute("SELECT step, rollout_id FROM batch_rollouts ORDER BY step, position"):
+        recorded.setdefault(step, []).append(rollout_id)
+    twice = connection.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM batch_rollouts GROUP BY rollout_id HAVING count(*) > 1) AS twice"
+    ).fetchone()[0]
+    states = dict(connection.execute("SELECT state, count(*) FROM attempts GROUP BY state"))
+    (issued,) = connection.execute("SELECT count(*) FROM attempts").fetchone()
     served = Counter(rollout_id for ids in history.batch_rollouts.values() for rollout_id in ids)
     differing = sum(recorded.get(step, []) != ids for step, ids in history.batch_rollouts.items())
     return Verdict(

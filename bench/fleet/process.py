@@ -46,11 +46,22 @@ def answer_to(prompt: str) -> str:
 class CoordinatorProcess:
     """One run folder and at most one process on it, always on the same two ports."""
 
-    def __init__(self, root: Path, learner: Identity, shape: RunShape, task: str = "") -> None:
+    def __init__(
+        self,
+        root: Path,
+        learner: Identity,
+        shape: RunShape,
+        task: str = "",
+        store_url: str = "",
+        ports: tuple[int, int] | None = None,
+    ) -> None:
         """
         Args:
             task: lines of the section [task]; empty: sums that answer_to solves.
+            store_url: database of the store; empty: SQLite.
+            ports: control and HTTP port; None: any free ones.
         """
+        root.mkdir(exist_ok=True)
         self.folder = RunFolder(root / "run")
         self.log = root / "coordinator.log"
         self.started_at_s = 0.0  # time of the newest start, on the monotonic clock
@@ -60,7 +71,8 @@ class CoordinatorProcess:
         lines = [json.dumps({"prompt": f"{number}+1=", "answer": f"{number + 1} "}) for number in range(512)]
         problems.write_text("\n".join(lines) + "\n")
         sums = f'kind = "jsonl"\npath = "{problems}"\n'
-        grpc_port, http_port = _free_ports(2)
+        self.ports = ports or _free_ports()
+        grpc_port, http_port = self.ports
         self._config.write_text(
             f'run_folder = "{self.folder.root}"\nlearner_public_key = "{learner.public_key.hex()}"\n'
             f"held_out_problems = 8\n[run]\nsteps = 1000000\nstaleness_limit = {shape.staleness_limit}\n"
@@ -70,7 +82,7 @@ class CoordinatorProcess:
             f"[relay]\ndial_back = {str(shape.dial_back).lower()}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
             f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
-            f"heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n"
+            f'heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n[store]\nurl = "{store_url}"\n'
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -133,12 +145,13 @@ def wait_until_listening(process: CoordinatorProcess, timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
+def _free_ports() -> tuple[int, int]:
+    sockets = [socket.socket() for _ in range(2)]
     try:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        first, second = (int(one.getsockname()[1]) for one in sockets)
+        return first, second
     finally:
         for one in sockets:
             one.close()

@@ -1,1 +1,1 @@
-"""Store rollouts, scores, batches and events durably in SQLite, bounded, with readers."""
+"""Define the durable store of rollouts, scores, batches and events: its interface, its statements, its bounds."""

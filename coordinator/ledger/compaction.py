@@ -6,7 +6,6 @@ Counts, ages, the largest ids and the refusal of ids that were ever used stay ex
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import structlog
 
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.retention import GROUPS_FIRST, Retention, horizon_step, next_group_count
+from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.store import Compacted, CompactingStore, StoryEntry
 from rollcast.wire.ids import Step
 
@@ -23,34 +23,32 @@ REST_SHARE = 3.0  # seconds of rest for each second of compaction: a quarter of 
 VERSIONS_AT_ONCE = 64
 BATCHES_AT_ONCE = 512
 STEPS_AT_ONCE = 512
-VACUUM_PAGES = 128
-FREE_SHARE_MAX = 0.25  # share of free pages in the file; beyond it some are returned to the file system
 
 _log = structlog.get_logger()
 
 _CHOSEN = "(SELECT group_id FROM chosen)"
 _ATTEMPTS = f"SELECT lease_id, sample_index FROM attempts WHERE group_id IN {_CHOSEN}"
 _ROLLOUTS = f"SELECT rollout_id FROM rollouts WHERE (lease_id, sample_index) IN ({_ATTEMPTS})"
-_ADD = "ON CONFLICT (kind, key) DO UPDATE SET count = count + excluded.count"
+_ADD = "ON CONFLICT (kind, key) DO UPDATE SET count = compacted.count + excluded.count"
 
 
 class Compactor:
     """Compacts the store while the run continues.
 
     Args:
-        archive: folder of the files for old events.
+        archive: folder of the files for old events; None: they stay in the store, which several hosts share.
         oldest_checkpoint_step: returns the oldest step that the learner could resume from; None before it reported one.
-        oldest_trained_age: age in learner steps up to which rollouts are trained.
+        oldest_trained_age: returns the age in learner steps up to which rollouts were ever trained.
     """
 
     def __init__(
         self,
         store: CompactingStore,
         retention: Retention,
-        archive: Path,
+        archive: Path | None,
         *,
         oldest_checkpoint_step: Callable[[], Step | None],
-        oldest_trained_age: int,
+        oldest_trained_age: Callable[[], int],
     ) -> None:
         self._store = store
         self._retention = retention
@@ -77,7 +75,7 @@ class Compactor:
             self._retention,
             oldest_checkpoint_step=self._oldest_checkpoint_step(),
             recorded_batches=await self._store.recorded_batches(),
-            oldest_trained_age=self._oldest_trained_age,
+            oldest_trained_age=self._oldest_trained_age(),
         )
         while await self._compact_some(horizon):
             pass
@@ -109,6 +107,8 @@ class Compactor:
 
         The segment is written before its events are deleted: a crash in between writes it once more.
         """
+        if self._archive is None:
+            return False
         retention = self._retention
         entries = await self._store.oldest_events(retention.segment_events, kept=retention.events_kept)
         if not entries:
@@ -118,10 +118,10 @@ class Compactor:
         return True
 
 
-def compact(connection: sqlite3.Connection, horizon: Step, groups_max: int, steps_kept: int) -> Compacted:
+def compact(connection: SqlConnection, horizon: Step, groups_max: int, steps_kept: int) -> Compacted:
     """Compact some of what was over before ``horizon``; the newest group and the newest batch always stay."""
     began_s = time.monotonic()
-    connection.execute("UPDATE retention SET horizon_step = max(horizon_step, ?)", (horizon,))
+    connection.execute("UPDATE retention SET horizon_step = ? WHERE horizon_step < ?", (horizon, horizon))
     groups = _compact_groups(connection, groups_max)
     connection.execute(
         "DELETE FROM batches WHERE step IN (SELECT step FROM batches"
@@ -143,8 +143,8 @@ def compact(connection: sqlite3.Connection, horizon: Step, groups_max: int, step
     return Compacted(groups, versions, time.monotonic() - began_s)
 
 
-def _compact_groups(connection: sqlite3.Connection, groups_max: int) -> int:
-    connection.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (group_id INTEGER PRIMARY KEY)")
+def _compact_groups(connection: SqlConnection, groups_max: int) -> int:
+    connection.execute("CREATE TEMPORARY TABLE IF NOT EXISTS chosen (group_id BIGINT PRIMARY KEY)")
     connection.execute("DELETE FROM chosen")
     count = connection.execute(
         "INSERT INTO chosen SELECT group_id FROM groups WHERE over_at_step < (SELECT horizon_step FROM retention)"
@@ -169,13 +169,14 @@ def _compact_groups(connection: sqlite3.Connection, groups_max: int) -> int:
         ),
     ):
         connection.execute(
-            f"INSERT INTO compacted SELECT '{kind}', {key}, count(*) FROM ({rows}) GROUP BY 2 HAVING true {_ADD}"
+            f"INSERT INTO compacted SELECT '{kind}', {key}, count(*) FROM ({rows}) AS deleted GROUP BY 2 HAVING true"
+            f" {_ADD}"
         )
-    connection.execute(
-        "UPDATE retention SET"
-        f" lease_id = max(lease_id, coalesce((SELECT max(lease_id) FROM ({_ATTEMPTS})), 0)),"
-        f" rollout_id = max(rollout_id, coalesce((SELECT max(rollout_id) FROM ({_ROLLOUTS})), 0))"
-    )
+    for column, rows in (("lease_id", _ATTEMPTS), ("rollout_id", _ROLLOUTS)):
+        connection.execute(
+            f"UPDATE retention SET {column} = (SELECT max({column}) FROM ({rows}) AS deleted)"
+            f" WHERE {column} < (SELECT max({column}) FROM ({rows}) AS deleted)"
+        )
     for table in ("batch_rollouts", "scores"):
         connection.execute(f"DELETE FROM {table} WHERE rollout_id IN ({_ROLLOUTS})")
     connection.execute(f"DELETE FROM rollouts WHERE (lease_id, sample_index) IN ({_ATTEMPTS})")
@@ -184,7 +185,7 @@ def _compact_groups(connection: sqlite3.Connection, groups_max: int) -> int:
     return count
 
 
-def oldest_events(connection: sqlite3.Connection, count: int, kept: int) -> list[StoryEntry]:
+def oldest_events(connection: SqlConnection, count: int, kept: int) -> list[StoryEntry]:
     """Return the oldest ``count`` events if at least ``kept`` newer ones exist, else none."""
     rows = connection.execute(
         "SELECT event_order, at_unix_s, kind, subject, detail, cause FROM events"
@@ -194,16 +195,7 @@ def oldest_events(connection: sqlite3.Connection, count: int, kept: int) -> list
     return [StoryEntry(*row) for row in rows] if len(rows) == count else []
 
 
-def delete_events(connection: sqlite3.Connection, up_to: int) -> None:
+def delete_events(connection: SqlConnection, up_to: int) -> None:
     """Delete events that were archived in a segment file."""
-    connection.execute("UPDATE retention SET events_archived = max(events_archived, ?)", (up_to,))
+    connection.execute("UPDATE retention SET events_archived = ? WHERE events_archived < ?", (up_to, up_to))
     connection.execute("DELETE FROM events WHERE event_order <= ?", (up_to,))
-
-
-def give_back_pages(connection: sqlite3.Connection) -> int:
-    """Return free pages to the file system if there are many; return how many."""
-    ((free,), (total,)) = (connection.execute(f"PRAGMA {name}_count").fetchone() for name in ("freelist", "page"))
-    if free <= VACUUM_PAGES or free < total * FREE_SHARE_MAX:
-        return 0
-    connection.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
-    return VACUUM_PAGES

@@ -49,8 +49,8 @@ class DiskGuard:
         try:
             self.free_bytes = self._probe(self._folder)
             if not self.refusing and self.free_bytes < self._free_bytes_min:
+                self.refusing = True  # first: uploads run beside this thread, and must not spend what the ballast frees
                 (self._folder / BALLAST).unlink(missing_ok=True)
-                self.refusing = True
                 _log.error("disk almost full: uploads are refused", free_bytes=self.free_bytes)
                 return True
             is_roomy = self.free_bytes >= self._free_bytes_min * RESUME_FACTOR + self._ballast_bytes

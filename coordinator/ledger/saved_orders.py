@@ -102,13 +102,17 @@ class Orders(msgspec.Struct):
             found.append(PricesChanged(self.prices))
         if self.budget is not None:
             found.append(BudgetChanged(self.budget))
-        period = rules.publish_every_steps
-        if self.publish_every_steps is not None and self.publish_every_steps <= rules.limit + 1:
-            period = self.publish_every_steps
-            found.append(PublishPeriodChanged(period))
-        if self.staleness_limit is not None and max(0, period - 1) <= self.staleness_limit <= rules.limit:
-            found.append(StalenessLimitChanged(self.staleness_limit))
-        return found
+        return found + self._changed_rules(rules)
+
+    def _changed_rules(self, rules: StalenessRules) -> list[Order]:
+        """Return the orders about S and kappa, each compatible with the rules before it."""
+        limit = rules.limit if self.staleness_limit is None else self.staleness_limit
+        period = rules.publish_every_steps if self.publish_every_steps is None else self.publish_every_steps
+        if period > limit + 1:
+            return []  # the configuration was changed since, and one of them does not fit it
+        limits: list[Order] = [] if self.staleness_limit is None else [StalenessLimitChanged(limit)]
+        periods: list[Order] = [] if self.publish_every_steps is None else [PublishPeriodChanged(period)]
+        return limits + periods if limit > rules.limit else periods + limits
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from dataclasses import dataclass
 from typing import Protocol
 
+from coordinator.ledger.sql import SqlConnection
+
 _TOKEN = "token_id, token_hash, name, access, made_unix_s, expires_unix_s, revoked_unix_s"
+ID_MAX = 1 << 62
 _AUDIT = "at_unix_s, who, access, act, subject, detail, outcome"
 
 
@@ -69,7 +71,7 @@ class AccessStore(Protocol):
 
 
 def insert_token(
-    connection: sqlite3.Connection,
+    connection: SqlConnection,
     token_hash: bytes,
     name: str,
     access: str,
@@ -84,7 +86,7 @@ def insert_token(
     return StoredToken(*row)
 
 
-def revoke_token(connection: sqlite3.Connection, token_id: int, revoked_unix_s: float) -> bool:
+def revoke_token(connection: SqlConnection, token_id: int, revoked_unix_s: float) -> bool:
     changed = connection.execute(
         "UPDATE tokens SET revoked_unix_s = ? WHERE token_id = ? AND revoked_unix_s IS NULL",
         (revoked_unix_s, token_id),
@@ -92,11 +94,11 @@ def revoke_token(connection: sqlite3.Connection, token_id: int, revoked_unix_s: 
     return changed.rowcount == 1
 
 
-def select_tokens(connection: sqlite3.Connection) -> list[StoredToken]:
+def select_tokens(connection: SqlConnection) -> list[StoredToken]:
     return [StoredToken(*row) for row in connection.execute(f"SELECT {_TOKEN} FROM tokens ORDER BY token_id")]
 
 
-def insert_audit(connection: sqlite3.Connection, row: AuditRow) -> int:
+def insert_audit(connection: SqlConnection, row: AuditRow) -> int:
     (number,) = connection.execute(
         f"INSERT INTO audit ({_AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING audit_id",
         (row.at_unix_s, row.who, row.access, row.act, row.subject, row.detail, row.outcome),
@@ -104,9 +106,9 @@ def insert_audit(connection: sqlite3.Connection, row: AuditRow) -> int:
     return int(number)
 
 
-def select_audit(connection: sqlite3.Connection, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
+def select_audit(connection: SqlConnection, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
     rows = connection.execute(
-        f"SELECT audit_id, {_AUDIT} FROM audit WHERE ? IS NULL OR audit_id < ? ORDER BY audit_id DESC LIMIT ?",
-        (before, before, limit),
+        f"SELECT audit_id, {_AUDIT} FROM audit WHERE audit_id < ? ORDER BY audit_id DESC LIMIT ?",
+        (ID_MAX if before is None else before, limit),
     )
     return [(number, AuditRow(*values)) for number, *values in rows]

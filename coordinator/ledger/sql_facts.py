@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from coordinator.core.events.actions import RecordQuarantine
+from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.store import StoredVersion
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import PeerId, Step, Version
 
 
-def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> bool:
+def insert_version(connection: SqlConnection, stored: StoredVersion) -> bool:
     known = connection.execute(
         "SELECT announcement FROM versions WHERE epoch = ? AND version = ?", (stored.epoch, stored.version)
     ).fetchone()
@@ -30,16 +31,17 @@ def insert_version(connection: sqlite3.Connection, stored: StoredVersion) -> boo
     return False
 
 
-def select_version(connection: sqlite3.Connection, version: Version | None) -> StoredVersion | None:
+def select_version(connection: SqlConnection, version: Version | None) -> StoredVersion | None:
+    condition, values = ("true", ()) if version is None else ("version = ?", (version,))
     row = connection.execute(
-        "SELECT epoch, version, announcement FROM versions WHERE ? IS NULL OR version = ?"
+        f"SELECT epoch, version, announcement FROM versions WHERE {condition}"
         " ORDER BY epoch DESC, version DESC LIMIT 1",
-        (version, version),
+        values,
     ).fetchone()
     return StoredVersion(*row) if row else None
 
 
-def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[StoredVersion]:
+def select_newest_versions(connection: SqlConnection, count: int) -> list[StoredVersion]:
     rows = connection.execute(
         "SELECT epoch, version, announcement FROM versions ORDER BY epoch DESC, version DESC LIMIT ?",
         (count,),
@@ -47,49 +49,57 @@ def select_newest_versions(connection: sqlite3.Connection, count: int) -> list[S
     return [StoredVersion(*row) for row in rows]
 
 
-def insert_quarantine(connection: sqlite3.Connection, action: RecordQuarantine) -> None:
+def insert_quarantine(connection: SqlConnection, action: RecordQuarantine) -> None:
     connection.execute(
         "INSERT INTO quarantines (peer_id, reason, receipt) VALUES (?, ?, ?) ON CONFLICT (peer_id) DO NOTHING",
         (action.peer_id, action.reason, action.receipt),
     )
 
 
-def delete_quarantine(connection: sqlite3.Connection, peer_id: PeerId) -> None:
+def delete_quarantine(connection: SqlConnection, peer_id: PeerId) -> None:
     connection.execute("DELETE FROM quarantines WHERE peer_id = ?", (peer_id,))
 
 
-def select_quarantines(connection: sqlite3.Connection) -> list[RecordQuarantine]:
+def select_quarantines(connection: SqlConnection) -> list[RecordQuarantine]:
     rows = connection.execute("SELECT peer_id, reason, receipt FROM quarantines ORDER BY peer_id")
     return [RecordQuarantine(PeerId(peer_id), reason, receipt) for peer_id, reason, receipt in rows]
 
 
-def insert_step(connection: sqlite3.Connection, step: Step, figures: Mapping[str, float]) -> None:
+def insert_step(connection: SqlConnection, step: Step, figures: Mapping[str, float]) -> None:
     connection.execute(
         "INSERT INTO steps (step, figures) VALUES (?, ?) ON CONFLICT (step) DO NOTHING",
         (step, json.dumps(dict(figures))),
     )
 
 
-def select_steps(connection: sqlite3.Connection) -> list[tuple[Step, dict[str, float]]]:
+def select_steps(connection: SqlConnection) -> list[tuple[Step, dict[str, float]]]:
     rows = connection.execute("SELECT step, figures FROM steps ORDER BY step")
     return [(Step(step), json.loads(figures)) for step, figures in rows]
 
 
-def insert_events(
-    connection: sqlite3.Connection, at_unix_s: float, events: Iterable[tuple[str, str, str, str]]
-) -> None:
+def insert_events(connection: SqlConnection, at_unix_s: float, events: Iterable[tuple[str, str, str, str]]) -> None:
     connection.executemany(
         "INSERT INTO events (at_unix_s, kind, subject, detail, cause) VALUES (?, ?, ?, ?, ?)",
         [(at_unix_s, *event) for event in events],
     )
 
 
-def put_meta(connection: sqlite3.Connection, key: str, value: str) -> None:
+def put_meta(connection: SqlConnection, key: str, value: str) -> None:
     connection.execute(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
     )
 
 
-def get_meta(connection: sqlite3.Connection, key: str) -> str | None:
+def get_meta(connection: SqlConnection, key: str) -> str | None:
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return str(row[0]) if row else None
+
+
+def peer_names(connection: SqlConnection) -> dict[str, str]:
+    """Return the names of the run's peers by id; peers of the same name get the beginning of their id beside it."""
+    rows = connection.execute("SELECT subject, detail FROM events WHERE kind = 'peer_joined' ORDER BY event_order")
+    names = {peer_id: detail.rpartition(" as ")[0] for peer_id, detail in rows}
+    how_many = Counter(names.values())
+    return {
+        peer_id: name if how_many[name] == 1 else f"{name} ({peer_id[-6:]})" for peer_id, name in names.items() if name
+    }

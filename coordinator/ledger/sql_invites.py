@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
+import time
 from dataclasses import dataclass
 
-from coordinator.ledger.schema import NOW_UNIX_S
+from coordinator.ledger.sql import SqlConnection
 from rollcast.runtime.errors import JoinRefused
 from rollcast.wire.ids import PeerId
 
 ID_LENGTH = 16  # hexadecimal digits of the token's hash that identify an invite to people
 _COLUMNS = "token_hash, role, quota, used, expires_unix_s, note, revoked, made_unix_s"
+_HAS_ID = f"substr(token_hash, 1, {ID_LENGTH // 2}) = ?"
 _ASK = "ask the operator for a new invite"
 
 
@@ -64,16 +65,14 @@ def used_up(invite: StoredInvite) -> JoinRefused:
     )
 
 
-def insert_invite(connection: sqlite3.Connection, invite: StoredInvite) -> None:
+def insert_invite(connection: SqlConnection, invite: StoredInvite) -> None:
     connection.execute(
-        f"INSERT INTO invites ({_COLUMNS}) VALUES (?, ?, ?, 0, ?, ?, 0, {NOW_UNIX_S})",
-        (invite.token_hash, invite.role, invite.quota, invite.expires_unix_s, invite.note),
+        f"INSERT INTO invites ({_COLUMNS}) VALUES (?, ?, ?, 0, ?, ?, 0, ?)",
+        (invite.token_hash, invite.role, invite.quota, invite.expires_unix_s, invite.note, time.time()),
     )
 
 
-def claim_invite(
-    connection: sqlite3.Connection, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float
-) -> None:
+def claim_invite(connection: SqlConnection, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float) -> None:
     invite = usable(_select(connection, token_hash), now_unix_s, role)
     claim = (token_hash, peer_id)
     if connection.execute("SELECT 1 FROM invite_claims WHERE token_hash = ? AND peer_id = ?", claim).fetchone():
@@ -84,12 +83,12 @@ def claim_invite(
     connection.execute("INSERT INTO invite_claims VALUES (?, ?)", claim)
 
 
-def check_invite(connection: sqlite3.Connection, token_hash: bytes, now_unix_s: float) -> None:
+def check_invite(connection: SqlConnection, token_hash: bytes, now_unix_s: float) -> None:
     """Check that the invite is valid. One that is used up stays valid for those who joined with it."""
     usable(_select(connection, token_hash), now_unix_s)
 
 
-def invite_of(connection: sqlite3.Connection, peer_id: PeerId) -> str:
+def invite_of(connection: SqlConnection, peer_id: PeerId) -> str:
     row = connection.execute(
         "SELECT token_hash FROM invite_claims JOIN invites USING (token_hash) WHERE peer_id = ? "
         "ORDER BY made_unix_s, token_hash LIMIT 1",
@@ -98,29 +97,35 @@ def invite_of(connection: sqlite3.Connection, peer_id: PeerId) -> str:
     return "" if row is None else bytes(row[0]).hex()[:ID_LENGTH]
 
 
-def peers_of(connection: sqlite3.Connection, invite_id: str) -> list[PeerId]:
+def peers_of(connection: SqlConnection, invite_id: str) -> list[PeerId]:
     rows = connection.execute(
         "SELECT DISTINCT peer_id FROM invite_claims JOIN invites USING (token_hash) "
-        "WHERE substr(lower(hex(token_hash)), 1, ?) = ? AND role = 'peer' ORDER BY peer_id",
-        (ID_LENGTH, invite_id),
+        f"WHERE {_HAS_ID} AND role = 'peer' ORDER BY peer_id",
+        (_beginning(invite_id),),
     )
     return [PeerId(peer_id) for (peer_id,) in rows]
 
 
-def select_invites(connection: sqlite3.Connection, limit: int) -> list[StoredInvite]:
+def select_invites(connection: SqlConnection, limit: int) -> list[StoredInvite]:
     rows = connection.execute(f"SELECT {_COLUMNS} FROM invites ORDER BY made_unix_s DESC, token_hash LIMIT ?", (limit,))
     return [_invite(row) for row in rows]
 
 
-def revoke_invite(connection: sqlite3.Connection, invite_id: str) -> bool:
+def revoke_invite(connection: SqlConnection, invite_id: str) -> bool:
     changed = connection.execute(
-        "UPDATE invites SET revoked = 1 WHERE substr(lower(hex(token_hash)), 1, ?) = ? AND NOT revoked",
-        (ID_LENGTH, invite_id),
+        f"UPDATE invites SET revoked = 1 WHERE {_HAS_ID} AND revoked = 0",
+        (_beginning(invite_id),),
     )
     return changed.rowcount > 0
 
 
-def _select(connection: sqlite3.Connection, token_hash: bytes) -> StoredInvite | None:
+def _beginning(invite_id: str) -> bytes:
+    """Return the bytes with which the hash of an invite's token begins; empty, which none has, if it is no id."""
+    is_id = len(invite_id) == ID_LENGTH and set(invite_id) <= set("0123456789abcdef")
+    return bytes.fromhex(invite_id) if is_id else b""
+
+
+def _select(connection: SqlConnection, token_hash: bytes) -> StoredInvite | None:
     row = connection.execute(f"SELECT {_COLUMNS} FROM invites WHERE token_hash = ?", (token_hash,)).fetchone()
     return None if row is None else _invite(row)
 

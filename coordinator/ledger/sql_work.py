@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
+import time
 from collections.abc import Sequence
+from statistics import fmean
 
 from blake3 import blake3
 
@@ -29,8 +30,9 @@ from coordinator.core.events.restored import (
     RestoredRollout,
     RestoredTurn,
 )
+from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
-from coordinator.ledger.schema import NOW_UNIX_S
+from coordinator.ledger.sql import NO_LIMIT, SqlConnection
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import LedgerDamaged, StoreError
@@ -38,12 +40,14 @@ from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import body_of, observation, rollout_from_pb
 
-_ENTRY = "rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed"  # columns of a BatchEntry
+_ENTRY = (
+    "rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed, agents"  # columns of a BatchEntry
+)
 
 
-def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_json: str) -> None:
+def insert_group(connection: SqlConnection, action: RecordGroup, problem_json: str) -> None:
     connection.execute(
-        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, NULL, ?)",
+        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, NULL, ?, ?)",
         (
             action.group_id,
             action.problem_id,
@@ -51,11 +55,12 @@ def insert_group(connection: sqlite3.Connection, action: RecordGroup, problem_js
             action.mixture_position,
             problem_json,
             action.environment,
+            action.agents,
         ),
     )
 
 
-def close_group(connection: sqlite3.Connection, action: CloseGroup) -> None:
+def close_group(connection: SqlConnection, action: CloseGroup) -> None:
     closed = connection.execute(
         "UPDATE groups SET over_at_step = (SELECT coalesce(max(step) + 1, 0) FROM batches) WHERE group_id = ?",
         (action.group_id,),
@@ -64,7 +69,7 @@ def close_group(connection: sqlite3.Connection, action: CloseGroup) -> None:
         raise StoreError(f"group {action.group_id} was never opened")
 
 
-def insert_attempt(connection: sqlite3.Connection, action: RecordAttempt) -> None:
+def insert_attempt(connection: SqlConnection, action: RecordAttempt) -> None:
     connection.execute(
         "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -79,7 +84,7 @@ def insert_attempt(connection: sqlite3.Connection, action: RecordAttempt) -> Non
     )
 
 
-def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
+def close_attempt(connection: SqlConnection, action: CloseAttempt) -> None:
     key = (action.lease_id, action.sample_index)
     row = connection.execute(
         "SELECT state, closed_reason FROM attempts WHERE lease_id = ? AND sample_index = ?", key
@@ -89,13 +94,13 @@ def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
     if row is None or row[0] not in ("open", "filled"):
         raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open", cause=action.reason)
     connection.execute(
-        f"UPDATE attempts SET state = 'dropped', closed_reason = ?, closed_unix_s = {NOW_UNIX_S}"
+        "UPDATE attempts SET state = 'dropped', closed_reason = ?, closed_unix_s = ?"
         " WHERE lease_id = ? AND sample_index = ?",
-        (action.reason, *key),
+        (action.reason, time.time(), *key),
     )
 
 
-def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollout]) -> None:
+def insert_rollouts(connection: SqlConnection, actions: Sequence[StoreRollout]) -> None:
     connection.executemany(
         "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, body_blake3, oldest_version,"
         " newest_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -116,7 +121,7 @@ def insert_rollouts(connection: sqlite3.Connection, actions: Sequence[StoreRollo
     )
 
 
-def insert_turn(connection: sqlite3.Connection, action: StoreTurn) -> None:
+def insert_turn(connection: SqlConnection, action: StoreTurn) -> None:
     rollout, said, body = action.rollout, action.observation, body_of(action.rollout)
     connection.execute(
         "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -128,20 +133,18 @@ def insert_turn(connection: sqlite3.Connection, action: StoreTurn) -> None:
     )
 
 
-def delete_turns(connection: sqlite3.Connection, action: DropTurns) -> None:
+def delete_turns(connection: SqlConnection, action: DropTurns) -> None:
     connection.execute(
         "DELETE FROM turns WHERE group_id = ? AND sample_index = ?", (action.group_id, action.sample_index)
     )
 
 
-def insert_episode(
-    connection: sqlite3.Connection, action: StoreEpisode, exact: bool, problem: ProblemReward | None
-) -> None:
+def insert_episode(connection: SqlConnection, action: StoreEpisode, exact: bool, problem: ProblemReward | None) -> None:
     insert_rollouts(connection, [StoreRollout(action.rollout_id, action.peer_id, action.rollout)])
     insert_score(connection, action.rollout_id, Score(action.reward, exact), problem)
 
 
-def _select_turns(connection: sqlite3.Connection) -> dict[GroupId, dict[int, tuple[RestoredTurn, ...]]]:
+def _select_turns(connection: SqlConnection) -> dict[GroupId, dict[int, tuple[RestoredTurn, ...]]]:
     """Return the turns of open groups' episodes, in order."""
     found: dict[GroupId, dict[int, tuple[RestoredTurn, ...]]] = {}
     for group_id, index, lease_id, peer_id, role, said, body, checksum in connection.execute(
@@ -155,7 +158,7 @@ def _select_turns(connection: sqlite3.Connection) -> dict[GroupId, dict[int, tup
     return found
 
 
-def select_rollout(connection: sqlite3.Connection, rollout_id: RolloutId) -> pb.Rollout | None:
+def select_rollout(connection: SqlConnection, rollout_id: RolloutId) -> pb.Rollout | None:
     row = connection.execute("SELECT body, body_blake3 FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
     return read_body(rollout_id, *row) if row else None
 
@@ -181,7 +184,7 @@ def body_checksum(body: bytes) -> bytes:
 
 
 def insert_score(
-    connection: sqlite3.Connection,
+    connection: SqlConnection,
     rollout_id: RolloutId,
     score: Score,
     problem: ProblemReward | None,
@@ -191,21 +194,22 @@ def insert_score(
     connection.execute(
         "INSERT INTO scores (rollout_id, reward, exact, detail, parts) SELECT ?, ?, ?, ?, ?"
         " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
-        (rollout_id, score.reward, score.exact, score.detail, parts, rollout_id, rollout_id),
+        (rollout_id, float(score.reward), int(score.exact), score.detail, parts, rollout_id, rollout_id),
     )
     if problem is not None:
         connection.execute(
-            "INSERT OR REPLACE INTO problem_rewards VALUES (?, ?, ?, ?)",
+            "INSERT INTO problem_rewards VALUES (?, ?, ?, ?) ON CONFLICT (problem_id) DO UPDATE"
+            " SET rollouts = excluded.rollouts, mean = excluded.mean, variance = excluded.variance",
             (problem.problem_id, problem.rollouts, problem.mean, problem.variance),
         )
 
 
-def select_problem_rewards(connection: sqlite3.Connection) -> list[ProblemReward]:
+def select_problem_rewards(connection: SqlConnection) -> list[ProblemReward]:
     rows = connection.execute("SELECT problem_id, rollouts, mean, variance FROM problem_rewards ORDER BY problem_id")
     return [ProblemReward(*row) for row in rows]
 
 
-def insert_batch(connection: sqlite3.Connection, action: RecordBatch) -> None:
+def insert_batch(connection: SqlConnection, action: RecordBatch) -> None:
     if connection.execute("SELECT 1 FROM batches WHERE step = ?", (action.step,)).fetchone():
         raise StoreError(f"the batch of step {action.step} is already recorded")
     connection.execute("INSERT INTO batches (step) VALUES (?)", (action.step,))
@@ -220,9 +224,9 @@ def insert_batch(connection: sqlite3.Connection, action: RecordBatch) -> None:
     )
 
 
-def insert_epoch(connection: sqlite3.Connection, action: RecordEpoch) -> None:
+def insert_epoch(connection: SqlConnection, action: RecordEpoch) -> None:
     (newest,) = connection.execute(
-        "SELECT max(coalesce((SELECT max(epoch) FROM epochs), 0), coalesce((SELECT max(epoch) FROM versions), 0))"
+        "SELECT coalesce(max(epoch), 0) FROM (SELECT epoch FROM epochs UNION ALL SELECT epoch FROM versions) AS epochs"
     ).fetchone()
     if action.epoch <= newest:
         raise StoreError(f"epoch {action.epoch} is not newer than epoch {newest}")
@@ -234,39 +238,41 @@ def insert_epoch(connection: sqlite3.Connection, action: RecordEpoch) -> None:
     connection.executemany("INSERT INTO batches (step) VALUES (?)", [(step,) for step in steps])
 
 
-def select_epochs(connection: sqlite3.Connection) -> list[RecordEpoch]:
+def select_epochs(connection: SqlConnection) -> list[RecordEpoch]:
     rows = connection.execute("SELECT epoch, step_from, step_to, common_version FROM epochs ORDER BY epoch")
     return [RecordEpoch(*row) for row in rows]
 
 
-def select_batch_size(connection: sqlite3.Connection, step: Step) -> int:
+def select_batch_size(connection: SqlConnection, step: Step) -> int:
     _require_kept(connection, step)
     (count,) = connection.execute("SELECT count(*) FROM batch_rollouts WHERE step = ?", (step,)).fetchone()
     return int(count)
 
 
-def select_batch_parts(connection: sqlite3.Connection, step: Step) -> dict[str, float]:
+def select_batch_parts(connection: SqlConnection, step: Step) -> dict[str, float]:
     rows = connection.execute(
-        "SELECT part.key, avg(part.value) FROM batch_rollouts JOIN scores USING (rollout_id)"
-        " JOIN json_each(scores.parts) AS part WHERE step = ? GROUP BY part.key ORDER BY part.key",
-        (step,),
+        "SELECT parts FROM batch_rollouts JOIN scores USING (rollout_id) WHERE step = ? AND parts <> '{}'", (step,)
     )
-    return {str(name): float(mean) for name, mean in rows}
+    values: dict[str, list[float]] = {}
+    for (parts,) in rows:
+        for name, value in json.loads(parts).items():
+            values.setdefault(name, []).append(value)
+    return {name: fmean(values[name]) for name in sorted(values)}
 
 
-def select_batch(connection: sqlite3.Connection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
+def select_batch(connection: SqlConnection, step: Step, first: int, count: int | None) -> list[BatchEntry]:
     _require_kept(connection, step)
     rows = connection.execute(
         f"SELECT {_ENTRY} FROM batch_rollouts"
         " JOIN rollouts USING (rollout_id) JOIN scores USING (rollout_id)"
         " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
         " WHERE step = ? AND position >= ? ORDER BY position LIMIT ?",
-        (step, first, -1 if count is None else count),
+        (step, first, NO_LIMIT if count is None else count),
     ).fetchall()
     return [_entry(*row) for row in rows]
 
 
-def select_rollouts(connection: sqlite3.Connection, rollout_ids: Sequence[RolloutId]) -> list[BatchEntry]:
+def select_rollouts(connection: SqlConnection, rollout_ids: Sequence[RolloutId]) -> list[BatchEntry]:
     found = (
         connection.execute(
             f"SELECT {_ENTRY} FROM rollouts LEFT JOIN scores USING (rollout_id)"
@@ -287,6 +293,7 @@ def _entry(
     reward: float | None,
     exact: int | None,
     seed: int,
+    agents: int,
 ) -> BatchEntry:
     return BatchEntry(
         RolloutId(rollout_id),
@@ -296,10 +303,11 @@ def _entry(
         reward or 0.0,
         bool(exact),
         seed % (1 << 64),
+        agents,
     )
 
 
-def _require_kept(connection: sqlite3.Connection, step: Step) -> None:
+def _require_kept(connection: SqlConnection, step: Step) -> None:
     (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
     if step < horizon:
         raise StoreError(
@@ -309,14 +317,14 @@ def _require_kept(connection: sqlite3.Connection, step: Step) -> None:
         )
 
 
-def count_batches(connection: sqlite3.Connection) -> int:
+def count_batches(connection: SqlConnection) -> int:
     (count,) = connection.execute("SELECT coalesce(max(step) + 1, 0) FROM batches").fetchone()
     return int(count)
 
 
-def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
+def select_open_groups(connection: SqlConnection) -> list[RestoredGroup]:
     groups = connection.execute(
-        "SELECT group_id, problem_id, prompt_token_ids, mixture_position, environment FROM groups"
+        "SELECT group_id, problem_id, prompt_token_ids, mixture_position, environment, agents FROM groups"
         " WHERE over_at_step IS NULL ORDER BY group_id"
     ).fetchall()
     turns = _select_turns(connection)
@@ -324,7 +332,7 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
     rollouts: dict[GroupId, list[RestoredRollout]] = {}
     rows = connection.execute(
         "SELECT group_id, lease_id, fencing_token, sample_index, attempts.peer_id, rollout_id, oldest_version,"
-        " newest_version, scores.reward, CASE WHEN scores.rollout_id IS NULL THEN body END, body_blake3"
+        " newest_version, scores.reward, body, body_blake3"
         " FROM groups JOIN attempts USING (group_id) LEFT JOIN rollouts USING (lease_id, sample_index)"
         " LEFT JOIN scores USING (rollout_id)"
         " WHERE over_at_step IS NULL AND state IN ('open', 'filled') ORDER BY lease_id, sample_index"
@@ -334,27 +342,30 @@ def select_open_groups(connection: sqlite3.Connection) -> list[RestoredGroup]:
         if rollout_id is None:
             live.setdefault(group_id, []).append(attempt)
         else:
-            scored = reward is not None
-            restored = RestoredRollout(
-                rollout_id, attempt, oldest, newest, scored, _tokens(rollout_id, body, checksum), reward or 0.0
+            made_with, scored = (oldest, newest), reward is not None
+            made = rollout_from_pb(read_body(rollout_id, body, checksum), logprobs=False)
+            tokens = () if scored else made.completion_token_ids
+            rollouts.setdefault(group_id, []).append(
+                RestoredRollout(
+                    rollout_id, attempt, *made_with, scored, tokens, reward or 0.0, authors_of(made.segments)
+                )
             )
-            rollouts.setdefault(group_id, []).append(restored)
     return [
         RestoredGroup(
             group_id,
-            Prompt(problem_id, _unpack_ids(prompt), position, environment),
+            Prompt(problem_id, _unpack_ids(prompt), position, environment, agents),
             tuple(live.get(group_id, ())),
             tuple(rollouts.get(group_id, ())),
             turns.get(group_id, {}),
         )
-        for group_id, problem_id, prompt, position, environment in groups
+        for group_id, problem_id, prompt, position, environment, agents in groups
     ]
 
 
-def select_finished_attempts(connection: sqlite3.Connection, count: int) -> list[RestoredFinished]:
+def select_finished_attempts(connection: SqlConnection, count: int) -> list[RestoredFinished]:
     rows = connection.execute(
         "SELECT lease_id, sample_index, attempts.peer_id, group_id,"
-        f" rollout_id IS NOT NULL OR closed_reason IS '{NEXT_TURN}'"
+        f" rollout_id IS NOT NULL OR coalesce(closed_reason, '') = '{NEXT_TURN}'"
         " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) WHERE state IN ('trained', 'dropped')"
         " ORDER BY lease_id DESC, sample_index DESC LIMIT ?",
         (count,),
@@ -365,25 +376,25 @@ def select_finished_attempts(connection: sqlite3.Connection, count: int) -> list
     ]
 
 
-def select_open_problems(connection: sqlite3.Connection) -> list[str]:
+def select_open_problems(connection: SqlConnection) -> list[str]:
     rows = connection.execute("SELECT problem FROM groups WHERE over_at_step IS NULL ORDER BY group_id")
     return [problem for (problem,) in rows]
 
 
-def select_mixture_position(connection: sqlite3.Connection) -> str | None:
+def select_mixture_position(connection: SqlConnection) -> str | None:
     row = connection.execute("SELECT mixture_position FROM groups ORDER BY group_id DESC LIMIT 1").fetchone()
     return str(row[0]) if row else None
 
 
-def select_high_water(connection: sqlite3.Connection) -> HighWater:
+def select_high_water(connection: SqlConnection) -> HighWater:
     group_id, rollout_id = connection.execute(
-        "SELECT coalesce((SELECT max(group_id) FROM groups), 0),"
-        " max(coalesce((SELECT max(rollout_id) FROM rollouts), 0), rollout_id) FROM retention"
+        "SELECT coalesce((SELECT max(group_id) FROM groups), 0), max(rollout_id) FROM"
+        " (SELECT rollout_id FROM retention UNION ALL SELECT max(rollout_id) FROM rollouts) AS ids"
     ).fetchone()
     return HighWater(group_id, rollout_id)
 
 
-def select_counts(connection: sqlite3.Connection) -> StoreCounts:
+def select_counts(connection: SqlConnection) -> StoreCounts:
     states: dict[str, int] = {}
     dropped: dict[str, int] = {}
     for state, reason, count in connection.execute(
@@ -395,27 +406,20 @@ def select_counts(connection: sqlite3.Connection) -> StoreCounts:
             dropped[reason] = dropped.get(reason, 0) + count
     (accepted,) = connection.execute(
         "SELECT (SELECT count(*) FROM rollouts)"
-        " + coalesce((SELECT sum(count) FROM compacted WHERE kind = 'accepted'), 0)"
+        " + coalesce((SELECT CAST(sum(count) AS BIGINT) FROM compacted WHERE kind = 'accepted'), 0)"
     ).fetchone()
     is_open = states.get("open", 0) + states.get("filled", 0)
     return StoreCounts(sum(states.values()), accepted, states.get("trained", 0), is_open, dropped)
 
 
-def select_trained_ages(connection: sqlite3.Connection) -> dict[int, int]:
+def select_trained_ages(connection: SqlConnection) -> dict[int, int]:
     rows = connection.execute(
-        "SELECT age, sum(count) FROM ("
+        "SELECT age, CAST(sum(count) AS BIGINT) FROM ("
         "SELECT step - oldest_version AS age, count(*) AS count FROM batch_rollouts JOIN rollouts USING (rollout_id)"
-        " GROUP BY age UNION ALL SELECT CAST(key AS INTEGER), count FROM compacted WHERE kind = 'age')"
+        " GROUP BY age UNION ALL SELECT CAST(key AS BIGINT), count FROM compacted WHERE kind = 'age') AS ages"
         " GROUP BY age ORDER BY age"
     )
     return dict(rows.fetchall())
-
-
-def _tokens(rollout_id: int, body: bytes | None, checksum: bytes | None) -> tuple[int, ...]:
-    """Return the completion tokens of a stored rollout; empty if ``body`` is None."""
-    if body is None:
-        return ()
-    return tuple(token for segment in read_body(rollout_id, body, checksum).segments for token in segment.token_ids)
 
 
 def _pack_ids(token_ids: Sequence[int]) -> bytes:

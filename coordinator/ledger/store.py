@@ -1,6 +1,6 @@
-"""Define what the coordinator needs of a run's durable store: SQLite on disk, memory in the simulator.
+"""Define what the coordinator needs of a run's durable store: SQLite or PostgreSQL, memory in the simulator.
 
-Every store passes the tests in tests/coordinator/ledger/store_conformance.py.
+Every store passes the tests in tests/coordinator/stores/store_conformance.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coordinator.core.events.actions import (
     StoreTurn,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
+from coordinator.ledger.sql_access import AccessStore
 from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
@@ -43,6 +44,7 @@ class BatchEntry:
     reward: float
     exact: bool
     seed: int  # 64 bits, the slot's
+    agents: int = 1  # of the group's games
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class StoryEntry:
     cause: str
 
 
-class RunStore(Protocol):
+class RunStore(AccessStore, Protocol):
     """The durable store of one run.
 
     A method's future is done once its change is durable. Changes are made in the order of the calls, whether or not the
@@ -339,6 +341,11 @@ class RunStore(Protocol):
 
 class CompactingStore(RunStore, Protocol):
     """A store on a disk, which must not grow with the run's length. Sums, largest ids and refusals stay exact."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the database answered last. While it does not, nothing is acknowledged."""
+        ...
 
     def compact(self, horizon: Step, *, groups_max: int, steps_kept: int) -> asyncio.Future[Compacted]:
         """Delete some of what was over before step ``horizon``, and keep its sums.

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from coordinator.ledger.store import RunStore
+from coordinator.recovery.sealed_keys import read_or_create_key, seal, unseal
 from rollcast.runtime.errors import LedgerDamaged, WrongKey
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity.run_ca import RunCA
+from rollcast.wire.identity.run_ca import RunCA, run_ca_path
 from rollcast.wire.ids import RunId
 
 FINGERPRINT = "ca_fingerprint"  # in the ledger's meta
+SEALED = "ca_sealed"  # in the meta of a shared store: key and certificate of the authority, encrypted
 LEDGER_DEADLINE_S = 30.0
 
 
-async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId) -> RunCA:
+async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId, key_file: Path | None = None) -> RunCA:
     """Return the run's authority; a new run gets one.
 
     With another key the certificates of all members and every invite that is out would be void, and nothing would say
-    why: so the ledger keeps the fingerprint.
+    why: so the ledger keeps the fingerprint. A store that several coordinators share keeps the key too, encrypted.
+
+    Args:
+        key_file: file of the key that encrypts the authority's in the store; None: only the folder keeps it.
 
     Raises:
         LedgerDamaged: the run has an authority, and its key is lost, damaged or another one.
@@ -31,9 +37,16 @@ async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId) -> R
         known = await ledger.get_meta(FINGERPRINT)
     if known is None:
         authority = await asyncio.to_thread(RunCA.load_or_create, folder.secrets, run_id)
+        if key_file is not None:
+            key = await asyncio.to_thread(read_or_create_key, key_file, may_create=True)
+            sealed = seal(key, run_id, await asyncio.to_thread(run_ca_path(folder.secrets).read_bytes))
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to store the key of the run's authority"):
+                await ledger.set_meta(SEALED, sealed)
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store the fingerprint of the run's authority"):
             await ledger.set_meta(FINGERPRINT, authority.fingerprint)
         return authority
+    if key_file is not None:
+        await _fetch_key(ledger, folder, run_id, key_file)
     try:
         authority = await asyncio.to_thread(RunCA.load, folder.secrets)
     except WrongKey as error:
@@ -41,6 +54,19 @@ async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId) -> R
     if authority.fingerprint != known:
         raise _lost(folder, f"its fingerprint is {authority.fingerprint}, the run's {known}")
     return authority
+
+
+async def _fetch_key(ledger: RunStore, folder: RunFolder, run_id: RunId, key_file: Path) -> None:
+    """Write the key of the run's authority, as the store has it, to this host's folder."""
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to return the key of the run's authority"):
+        sealed = await ledger.get_meta(SEALED)
+    if sealed is not None:
+        key = await asyncio.to_thread(read_or_create_key, key_file, may_create=False)
+        path = run_ca_path(folder.secrets)
+        try:
+            await asyncio.to_thread(write_atomically, path, unseal(key, run_id, sealed), mode=0o600)
+        except OSError as error:
+            raise run_folder_error(path, error) from None
 
 
 def _lost(folder: RunFolder, cause: str) -> LedgerDamaged:

@@ -30,10 +30,12 @@ from typing import Any
 from blake3 import blake3
 
 from coordinator.core.events.actions import RecordEpoch
+from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.sql_work import count_batches, insert_epoch
-from coordinator.ledger.thread import store_error
 from coordinator.recovery.authority import FINGERPRINT
 from coordinator.recovery.resume import INCARNATION
+from coordinator.stores.reader import has_url
+from coordinator.stores.sqlite import store_error
 from rollcast.runtime.errors import BackupError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_json
 from rollcast.runtime.version import software_version
@@ -78,6 +80,12 @@ def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progr
         BackupError: there is no run, ``target`` exists, or it cannot be written.
         StoreError: the ledger is damaged.
     """
+    if has_url(run):
+        raise BackupError(
+            f"the store of {run.root} is in PostgreSQL",
+            cause="a backup copies the file of a store in SQLite",
+            fix="back the database up with pg_dump, and keep a copy of secrets/",
+        )
     if not run.ledger.is_file():
         raise BackupError(
             f"{run.root} is not a run folder", cause=f"it has no {run.ledger.name}", fix="give the run folder"
@@ -263,7 +271,7 @@ def _set_apart(ledger: Path, lost_s: float | None, *, has_secrets: bool) -> Reco
     return epoch
 
 
-def open_epoch(connection: sqlite3.Connection, lost_s: float) -> RecordEpoch:
+def open_epoch(connection: SqlConnection, lost_s: float) -> RecordEpoch:
     """Record the epoch with which a restored run begins, ``lost_s`` seconds after its backup was made.
 
     Raises:
@@ -283,7 +291,7 @@ def open_epoch(connection: sqlite3.Connection, lost_s: float) -> RecordEpoch:
     return epoch
 
 
-def _steps_lost(connection: sqlite3.Connection, lost_s: float) -> int:
+def _steps_lost(connection: SqlConnection, lost_s: float) -> int:
     """Return the most learner steps that can have been done in ``lost_s`` seconds."""
     rows = connection.execute(
         "SELECT reported_unix_s FROM steps ORDER BY step DESC LIMIT ?", (STEPS_EXAMINED,)

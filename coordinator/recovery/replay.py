@@ -5,7 +5,6 @@ A difference means that the record is damaged, that another release wrote it, or
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.flight_format import FORMAT, EventEntry, Gap, Head, checksum, entries_of, whole
-from coordinator.ledger.story import reading
+from coordinator.ledger.sql import RunReader
+from coordinator.stores.reader import reading
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
@@ -59,7 +59,7 @@ def replay(run: RunFolder, incarnation: int, *, progress: Callable[[int], None] 
             cause="the oldest segments are deleted beyond record.bytes_max",
             fix="replay a later life, or raise record.bytes_max",
         )
-    with reading(run.ledger) as connection:
+    with reading(run) as connection:
         return _replay_entries(head, entries, lambda rollout_id: _stored(connection, rollout_id), incarnation, progress)
 
 
@@ -112,7 +112,7 @@ def _entries(folder: Path, incarnation: int) -> Iterator[Head | EventEntry | Gap
             ) from None
 
 
-def _stored(connection: sqlite3.Connection, rollout_id: RolloutId) -> Rollout:
+def _stored(connection: RunReader, rollout_id: RolloutId) -> Rollout:
     row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
     if row is None:
         raise StoreError(

@@ -21,6 +21,7 @@ from coordinator.core.events.events import (
     StandbyRestored,
     StepFinished,
 )
+from coordinator.core.events.versions_kept import VERSIONS_KEPT, VersionsKept
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.core.members import earned_book
 from coordinator.core.members import standby as standing_by
@@ -145,6 +146,9 @@ async def _seed_secret(ledger: RunStore) -> bytes:
 
 async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restored:
     high_water, counts = await ledger.high_water(), await ledger.counts()
+    stored = await ledger.get_meta(VERSIONS_KEPT)
+    kept = None if stored is None else VersionsKept.from_json(stored)
+    age_max = age_max if kept is None else max(age_max, kept.age_max)
     newest = await ledger.newest_versions(age_max + 1 + NEWEST_KEPT)  # versions are one step apart or more
     epochs = EpochBook(await ledger.epochs())
     return Restored(
@@ -152,6 +156,7 @@ async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restore
         epochs=tuple(epochs.opened),
         versions={one.version: _chunk_count(one) for one in newest if epochs.valid(one.epoch, one.version)},
         recorded_batches=await ledger.recorded_batches(),
+        kept=kept,
         last_group=high_water.group_id,
         last_rollout=high_water.rollout_id,
         issued=counts.issued,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from coordinator.core.status.wait_causes import WAITED
-from coordinator.ledger.story import peer_names, reading
+from coordinator.ledger.sql import RunReader
+from coordinator.ledger.sql_facts import peer_names
 from coordinator.report import wall_time
+from coordinator.stores.reader import has_run, reading
 from coordinator.views.runs import steps_view
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
@@ -72,7 +73,7 @@ def read_facts(folder: RunFolder) -> Facts:
         RunFolderError: the folder holds no run, or a file of it cannot be read.
         StoreError: the ledger or metrics.jsonl cannot be read.
     """
-    if not folder.ledger.exists():
+    if not has_run(folder):
         raise RunFolderError(
             f"{folder.root} holds no run",
             cause=f"there is no {folder.ledger.name}",
@@ -80,14 +81,14 @@ def read_facts(folder: RunFolder) -> Facts:
         )
     steps = _steps(folder)
     summary = _object(folder.summary)
-    with reading(folder.ledger) as connection:
+    with reading(folder) as connection:
         peers = _peers(connection)
         events = _events(connection)
     return Facts(
         summary=summary or _summary_so_far(folder, steps),
         is_over=bool(summary),
         steps=steps,
-        account=_account(folder.ledger),
+        account=_account(folder),
         peers=peers[:PEERS_SHOWN],
         peers_left_out=max(0, len(peers) - PEERS_SHOWN),
         events=events,
@@ -127,14 +128,14 @@ def _summary_so_far(folder: RunFolder, steps: tuple[Mapping[str, Any], ...]) -> 
     }
 
 
-def _account(ledger: Path) -> wall_time.Account | None:
+def _account(folder: RunFolder) -> wall_time.Account | None:
     try:
-        return wall_time.account(ledger)
+        return wall_time.account(folder)
     except StoreError:  # no learner has reported
         return None
 
 
-def _peers(connection: sqlite3.Connection) -> tuple[PeerWork, ...]:
+def _peers(connection: RunReader) -> tuple[PeerWork, ...]:
     """Return the peers' work, those with the most trained rollouts first."""
     names = peer_names(connection)
     found: dict[str, dict[str, int]] = {}
@@ -156,7 +157,7 @@ def _peers(connection: sqlite3.Connection) -> tuple[PeerWork, ...]:
     return tuple(sorted(peers, key=lambda one: (-one.trained, one.name, one.peer_id)))
 
 
-def _events(connection: sqlite3.Connection) -> tuple[EventRow, ...]:
+def _events(connection: RunReader) -> tuple[EventRow, ...]:
     rows = connection.execute(
         "SELECT at_unix_s, kind, subject, detail FROM events WHERE kind <> ? ORDER BY event_order DESC LIMIT ?",
         (WAITED, EVENTS_SHOWN),  # waits of the learner have a table of their own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
-from coordinator.ledger.story import reading
+from coordinator.ledger.sql import RunReader
+from coordinator.stores.reader import reading
 from rollcast.runtime.errors import StoreError
 from rollcast.runtime.run_folder import RunFolder
 
@@ -72,7 +72,7 @@ class _Sum:
             self.whose[whom] = self.whose.get(whom, 0.0) + seconds
 
 
-def account(ledger: Path, *, since_unix_s: float | None = None) -> Account:
+def account(folder: RunFolder, *, since_unix_s: float | None = None) -> Account:
     """Sum up the run's wall time by cause.
 
     With ``since_unix_s`` only steps reported after it count, and time outside steps is one cause.
@@ -80,10 +80,10 @@ def account(ledger: Path, *, since_unix_s: float | None = None) -> Account:
     Raises:
         StoreError: the ledger cannot be read, or no learner has reported yet.
     """
-    with reading(ledger) as connection:
+    with reading(folder) as connection:
         lives = _lives(connection)
         steps = _steps(connection, since_unix_s or 0.0)
-        waits = _waits(connection, RunFolder(ledger.parent).events)
+        waits = _waits(connection, folder.events)
     if not lives.lives:
         raise StoreError("no learner has reported to this run yet", fix="retry after its first step")
     if since_unix_s is None:
@@ -92,18 +92,18 @@ def account(ledger: Path, *, since_unix_s: float | None = None) -> Account:
     return _account(wall_s, None, steps, waits)
 
 
-def _lives(connection: sqlite3.Connection) -> LearnerLives:
+def _lives(connection: RunReader) -> LearnerLives:
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (LEARNER_LIVES,)).fetchone()
     return LearnerLives() if row is None else LearnerLives.from_json(row[0])
 
 
-def _steps(connection: sqlite3.Connection, since_unix_s: float) -> dict[int, dict[str, float]]:
+def _steps(connection: RunReader, since_unix_s: float) -> dict[int, dict[str, float]]:
     """Return metrics by the step of the batch; the learner counts completed steps, one more."""
     rows = connection.execute("SELECT step, figures FROM steps WHERE reported_unix_s >= ?", (since_unix_s,))
     return {step - 1: json.loads(figures) for step, figures in rows}
 
 
-def _waits(connection: sqlite3.Connection, archive: Path) -> dict[int, list[tuple[str, str, float]]]:
+def _waits(connection: RunReader, archive: Path) -> dict[int, list[tuple[str, str, float]]]:
     """Return the causes of each step's wait: stage, peer, seconds. Those of a long run's beginning are archived."""
     rows = connection.execute("SELECT event_order, subject, detail FROM events WHERE kind = ?", (WAITED,)).fetchall()
     notes: dict[int, tuple[str, str]] = {order: (subject, detail) for order, subject, detail in rows}

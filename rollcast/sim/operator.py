@@ -18,6 +18,7 @@ from rollcast.sim.world import Ground
 from rollcast.wire.ids import PeerId
 
 _PRICE_FACTORS = (0.5, 0.8, 1.25, 2.0)
+_RAISED_BY = 2  # learner steps that S may get above the configured one
 
 
 class Operator:
@@ -71,7 +72,8 @@ class Operator:
     def _change_limit(self) -> None:
         core = self._coordinator.core
         assert core is not None
-        limit = self._random.randint(core.rules.limit_least, core.rules.limit_most)
+        most = self._ground.settings.staleness_limit + _RAISED_BY
+        limit = self._random.randint(core.rules.limit_least, most)
         self._coordinator.give(StalenessLimitChanged(limit))
 
     def _keep_out(self) -> None:

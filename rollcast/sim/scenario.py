@@ -100,7 +100,7 @@ def realistic(peers: int) -> FleetSettings:
         piece_bytes=2e7,
         sync_s=0.004,
         scoring_queue_max=4096,
-        validate_every=20_000,
+        validate_every=max(20_000, 20 * peers),  # one check costs as much as there are peers
     )
 
 

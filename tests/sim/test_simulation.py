@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ from dataclasses import replace
 import pytest
 
 from rollcast.runtime.errors import ConfigError
+from rollcast.sim import simulation
+from rollcast.sim.fleet import Fleet
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
@@ -87,6 +90,26 @@ def test_in_such_a_fleet_a_stall_is_found() -> None:
 def test_many_peers_fit_in_one_process() -> None:
     outcome = clean(simulate(replace(realistic(300), groups_per_step=20), 1, seconds=150.0))
     assert outcome.accepted > 0
+
+
+def test_garbage_is_collected_seldom_while_a_fleet_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the default thresholds the collector scans a large fleet again and again."""
+    process, during = gc.get_threshold(), list[int]()
+    before = (700, 10, 10)
+
+    class Watched(Fleet):
+        def run(self, seconds: float) -> None:
+            during.append(gc.get_threshold()[0])
+            super().run(seconds)
+
+    monkeypatch.setattr(simulation, "Fleet", Watched)
+    gc.set_threshold(*before)
+    try:
+        clean(simulate(FleetSettings(peers=2), 1, seconds=3.0))
+        assert gc.get_threshold() == before
+    finally:
+        gc.set_threshold(*process)  # a coordinator that an earlier test started sets its own
+    assert min(during) > 10 * before[0]
 
 
 def digest_elsewhere(seed: int, hash_seed: str) -> str:

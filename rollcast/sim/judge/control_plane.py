@@ -68,6 +68,7 @@ class LedgerJudge:
         self.books = Books()
         self.batches: dict[int, tuple[int, ...]] = {}  # recorded or being recorded
         self.recorded = 0
+        self.age_max = settings.age_max  # the highest age, in learner steps, at which a rollout may be trained
         self.served = 0  # the batches of all steps below were served to the learner
         self.trained_before: dict[int, int] = {0: 0}  # by step: rollouts in the batches of the steps below it
         self.liars: set[str] = set()
@@ -443,7 +444,7 @@ class LedgerJudge:
                 self._blame("I2", f"rollout {rollout_id} was trained, dropped, or never stored", rollout_id)
                 continue
             key, rollout, oldest = found
-            if step - oldest > self._settings.age_max:
+            if step - oldest > self.age_max:
                 self._blame("I3", f"step {step} trains on version {oldest}", rollout_id)
             if rollout is not None and self._rolled_back(rollout):
                 self._blame("I3", f"step {step} trains on an orphaned version: {rollout.oldest_version}", rollout_id)

@@ -152,13 +152,20 @@ class Oracle:
             self._verdicts.blame("I4", what, now, step)
 
     def training(
-        self, step: int, epoch: int, batch: Sequence[tuple[int, Any]], again: Sequence[bool], now: float
+        self,
+        step: int,
+        epoch: int,
+        batch: Sequence[tuple[int, Any]],
+        again: Sequence[bool],
+        oldest_kept: int,
+        now: float,
     ) -> None:
         """Check I2 and I3 when the learner begins a step on this batch.
 
         Args:
             batch: rollout ids with the rollouts as stored.
             again: for each, whether the learner's own list has it as trained on before.
+            oldest_kept: the oldest version whose log-probabilities the learner can still compute.
         """
         self._trace.add(now, "training", step, epoch)
         self._verdicts.checks += len(batch)
@@ -173,11 +180,19 @@ class Oracle:
                 before = self._trained_at[int(rollout_id)]
                 self._verdicts.blame("I2", f"rollout {rollout_id} is in the steps {before} and {step}", now, step)
             age = step - stored.action.rollout.oldest_version
-            if age > self._settings.age_max:
+            if age > self.ledger.age_max:
                 self._verdicts.blame("I3", f"step {step} trains on a rollout of age {age}", now, step)
+            if stored.action.rollout.oldest_version < oldest_kept:
+                what = f"step {step} needs a version from before {oldest_kept}, the oldest that the learner kept"
+                self._verdicts.blame("I3", what, now, step)
             self.ages[age] = self.ages.get(age, 0) + 1
         if len(self._trained_at) > 64 * 1024:
             self._trained_at = {key: at for key, at in self._trained_at.items() if at > step - 256}
+
+    def limit_ordered(self, staleness_limit: int) -> None:
+        """Note that the operator changes S; a batch may have been recorded with the largest that there was."""
+        late_steps = self._settings.age_max - self._settings.staleness_limit
+        self.ledger.age_max = max(self.ledger.age_max, staleness_limit + late_steps)
 
     def stepped(self, step: int, epoch: int, state_hash: bytes, now: float) -> None:
         """Record that the learner has completed ``step`` steps and is in the state with this hash."""

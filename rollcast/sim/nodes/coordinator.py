@@ -15,7 +15,8 @@ from coordinator.core.events import actions as act
 from coordinator.core.events import evaluation_events as evaluations
 from coordinator.core.events import events as ev
 from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode, StepEpisode
-from coordinator.core.events.operator_events import Order
+from coordinator.core.events.operator_events import Order, StalenessLimitChanged
+from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.members import standby
 from coordinator.ledger.saved_orders import ORDERS, Orders
@@ -108,6 +109,7 @@ class CoordinatorNode(Server):
         restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
         self._prompts = int(answer_of(store.mixture_position()) or 0)
         self.core = CoordinatorCore(settings, restored)
+        self._kept(store.set_meta(VERSIONS_KEPT, self.core.rules.kept.to_json()))
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
         self.apply(ev.Started())
         self.apply(standby.from_json(answer_of(store.get_meta(standby.STANDBY)) or "{}"))
@@ -198,6 +200,8 @@ class CoordinatorNode(Server):
 
     def give(self, order: Order) -> None:
         """Carry out an operator's order, and persist it so that a restarted coordinator resumes with it."""
+        if isinstance(order, StalenessLimitChanged):
+            self.ground.oracle.limit_ordered(order.staleness_limit)
         self.apply(order)
         if self.store is not None:
             self._orders.take(order)
@@ -243,14 +247,14 @@ class CoordinatorNode(Server):
         self.apply(ev.BatchRequested(step))
 
     def run_info(self, _request: None, reply: Reply) -> None:
-        """Answer the learner's first call: the starts of epochs, the number of recorded batches, the newest version."""
+        """Answer the learner's first call: starts of epochs, recorded batches, newest version, age of versions kept."""
         if self.core is None or self.store is None:
             reply.send(Failed("not listening yet"))
             return
         newest = self.tables.newest_version()
         starts = [EpochStart(one.epoch, one.step_from, one.step_to) for one in self.tables.epochs()]
         verified = None if newest is None else self.ground.signer.parsed(newest.announcement)
-        reply.send((starts, self.tables.recorded_batches(), verified))
+        reply.send((starts, self.tables.recorded_batches(), verified, self.core.rules.kept.age_max))
 
     def announce(self, verified: VerifiedVersion, reply: Reply) -> None:
         """Record and announce a version that the learner has pushed to the origin."""
@@ -353,6 +357,8 @@ class CoordinatorNode(Server):
                 self._end_session(action.peer_id, action.reason)
             case act.SupplyPrompts():
                 self.later(0.01, self._supply, action.count)
+            case act.BeginStage():
+                pass  # simulated prompts are of no difficulty
             case act.RecordGroup():
                 self._kept(store.record_group(action, action.problem_id))
             case act.CloseAttempt():
@@ -365,6 +371,8 @@ class CoordinatorNode(Server):
                 self._serve(action)
             case act.RecordEpoch():
                 self._kept(store.record_epoch(action), ev.EpochRecorded(action.epoch))
+            case act.RecordVersionsKept():
+                self._kept(store.set_meta(VERSIONS_KEPT, action.kept.to_json()))
             case act.RecordQuarantine():
                 self._record_quarantine(store, action)
             case act.LiftQuarantine():
@@ -435,10 +443,10 @@ class CoordinatorNode(Server):
 
     def _serve(self, action: act.ServeBatch) -> None:
         assert self.core is not None
-        kappa = self.core.rules.publish_every_steps
+        rules = self.core.rules
         for reply in self._batches.pop(action.step, ()):
             self.closed(reply)
-            reply.send((kappa, self.tables.trained_in(action.step)))
+            reply.send((rules.publish_every_steps, rules.kept.age_max, self.tables.trained_in(action.step)))
 
     def _evaluated(self, item: act.ScoreEvaluation) -> None:
         reward = float(sum(item.completion_token_ids) % 2)

@@ -42,6 +42,7 @@ class Checkpoint:
     epoch: int
     newest_version: int
     trained: tuple[tuple[int, int], ...]
+    oldest_kept: int  # the oldest version that is on disk for the batches that follow
     state: bytes
 
 
@@ -73,6 +74,7 @@ class LearnerNode(Process):
         self._common: int | None = None
         self._diverged = False
         self._kappa = 1  # the publish period, which comes with every batch
+        self._kept_age = self._oldest_kept = 0  # versions are kept up to this age in steps, which a batch may raise
         self._published = self._kept = self._saved = self._evaluated = _set()
 
     # ---------------------------------------------------------------- lives
@@ -85,13 +87,14 @@ class LearnerNode(Process):
         info = yield from self._ask(self.coordinator, self.coordinator.run_info, None)
         host = self._newest_checkpoint()
         if host is None:
-            host = Checkpoint(0, 0, 0, (), first_state(self.ground.chance.seed))
+            host = Checkpoint(0, 0, 0, (), 0, first_state(self.ground.chance.seed))
             yield from self._write_checkpoint(host)
         self._reset(host.state)
         self.step, self.epoch, self.newest_version = host.step, host.epoch, host.newest_version
         self.trained = TrainedIds(host.trained)
         self.ground.oracle.learner_resumed(host.step, len(self.trained), self.agenda.now)
-        starts, recorded, newest = info
+        starts, recorded, newest, self._kept_age = info
+        self._oldest_kept = host.oldest_kept
         if newest is not None:
             self._newest_announced, self._announced_hash = newest.version, newest.record.state_hash
         replay = Replay(host.epoch, starts, recorded)
@@ -138,7 +141,8 @@ class LearnerNode(Process):
         batch: Batch = yield from self._batch()
         settings, oracle = self.ground.settings, self.ground.oracle
         ids = [int(rollout_id) for rollout_id, _ in batch]
-        oracle.training(self.step, self.epoch, batch, [one in self.trained for one in ids], self.agenda.now)
+        again = [one in self.trained for one in ids]
+        oracle.training(self.step, self.epoch, batch, again, self._oldest_kept, self.agenda.now)
         yield self.sleep(settings.train_s)
         self.busy_s += settings.train_s
         rewards = [(int(rollout_id), stored.reward or 0.0) for rollout_id, stored in batch]
@@ -146,6 +150,7 @@ class LearnerNode(Process):
         for one in ids:
             self.trained.add(one)
         self.step += 1
+        self._oldest_kept = max(self._oldest_kept, self.step - self._kept_age)
         oracle.stepped(self.step, self.epoch, self._state_hash(), self.agenda.now)
         if self._publishes(replay):
             yield from self._start_publication()
@@ -163,7 +168,8 @@ class LearnerNode(Process):
     def _batch(self) -> Generator[Wait, Any, Batch]:
         self.ground.oracle.asking(self.step, self.agenda.now)
         answer = yield from self._ask(self.coordinator, self.coordinator.next_batch, Step(self.step))
-        self._kappa, batch = answer
+        self._kappa, kept_age, batch = answer
+        self._kept_age = max(self._kept_age, kept_age)
         found: Batch = batch
         return found
 
@@ -207,7 +213,9 @@ class LearnerNode(Process):
         self.follow(self._save(self._checkpoint_now(), self._kept, saved))
 
     def _checkpoint_now(self) -> Checkpoint:
-        return Checkpoint(self.step, self.epoch, self.newest_version, self._trained_ranges(), self.state)
+        return Checkpoint(
+            self.step, self.epoch, self.newest_version, self._trained_ranges(), self._oldest_kept, self.state
+        )
 
     def _trained_ranges(self) -> tuple[tuple[int, int], ...]:
         return tuple((start, end) for start, end in self.trained.ranges())

@@ -81,7 +81,7 @@ class Relay:
 
     def _new_life(self) -> None:
         self.core = RelayCore(RelaySettings(self.role, store_retry_s=_RETRY_S))
-        self.book = VersionBook(self.role, self._progress)
+        self.book = VersionBook(self.role, self._progress, on_arrival=True)
         self._lists: dict[EncodingKey, bytes] = {}
         self._early: list[tuple[LinkId, Chunk]] = []
         self._heard_at = self.process.agenda.now  # when a session with the coordinator was last open
@@ -345,8 +345,8 @@ class Relay:
 
     def prune(self, keep: int) -> None:
         """Remove versions older than the newest ``keep`` whole ones, except those that a neighbour is fetching."""
-        fetched = spared(self.core.state)
-        gone = [version for version in self.disk.surplus(keep) if _key(version) not in fetched]
+        needed = spared(self.core.state) | self.book.in_use
+        gone = [version for version in self.disk.surplus(keep) if _key(version) not in needed]
         for version in gone:
             self.disk.discard(version)
         if gone:
@@ -398,6 +398,10 @@ def as_received(action: actions.Action, link: LinkId) -> events.Event:
             return events.RequestReceived(link, action.key, action.indices)
         case actions.SendHave():
             return events.HaveReceived(link, action.key, action.chunk_count, action.bitmap, action.complete)
+        case actions.SendGot():
+            return events.GotReceived(link, action.key, action.indices)
+        case actions.SendDecline():
+            return events.DeclineReceived(link, action.key, action.indices)
         case actions.SendCredit():
             return events.CreditReceived(link, action.key, action.indices)
         case actions.SendCancel():

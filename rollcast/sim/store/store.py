@@ -6,6 +6,7 @@ A change that is awaited outside a simulation is committed at once; the conforma
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from random import Random
 from typing import Any, Generic, TypeVar, cast
@@ -25,6 +26,7 @@ from coordinator.core.events.actions import (
     StoreTurn,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
+from coordinator.ledger.sql_access import AuditRow, StoredToken
 from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from coordinator.ledger.thread import COMMIT_MAX
@@ -109,7 +111,7 @@ class MemoryStore:
         self.tables = tables
         self._process = process
         self._disk = disk
-        self._queue: list[Change[Any]] = []
+        self._queue: deque[Change[Any]] = deque()
         self._committing: list[Change[Any]] = []
         self._failure: StoreError | None = None
         self._closed = False
@@ -124,13 +126,14 @@ class MemoryStore:
         if self._committing and random.random() < 0.5:
             for change in self._committing:
                 change.make()
-        self._committing, self._queue = [], []
+        self._committing = []
+        self._queue.clear()
 
     def flush(self) -> None:
         """Make every waiting change durable now."""
         while self._queue or self._committing:
             self._committing += self._queue
-            self._queue = []
+            self._queue.clear()
             self._committed()
 
     def submit(self, change: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
@@ -148,14 +151,16 @@ class MemoryStore:
     def _commit(self) -> None:
         if self._process is None or self._disk is None:
             return
-        self._committing, self._queue = self._queue[:COMMIT_MAX], self._queue[COMMIT_MAX:]
+        queue = self._queue
+        self._committing = [queue.popleft() for _ in range(min(COMMIT_MAX, len(queue)))]
         self._process.later(self._disk.sync_s(), self._committed)
 
     def _committed(self) -> None:
         changes = self._committing
         if self._disk is not None and self._disk.state.full:
             self._failure = StoreError("the disk is full")
-            changes, self._queue = changes + self._queue, []
+            changes = [*changes, *self._queue]
+            self._queue.clear()
             for change in changes:
                 change.refuse(self._failure)
         else:
@@ -292,6 +297,23 @@ class MemoryStore:
 
     def check_invite(self, token_hash: bytes, *, now_unix_s: float) -> asyncio.Future[None]:
         return self.submit(self.tables.invites.check, token_hash, now_unix_s)
+
+    def create_token(
+        self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
+    ) -> asyncio.Future[StoredToken]:
+        return self.submit(self.tables.access.create, token_hash, name, access, made_unix_s, expires_unix_s)
+
+    def revoke_token(self, token_id: int, revoked_unix_s: float) -> asyncio.Future[bool]:
+        return self.submit(self.tables.access.revoke, token_id, revoked_unix_s)
+
+    def tokens(self) -> asyncio.Future[list[StoredToken]]:
+        return self.submit(self.tables.access.tokens)
+
+    def record_audit(self, row: AuditRow) -> asyncio.Future[int]:
+        return self.submit(self.tables.access.record, row)
+
+    def audit_rows(self, before: int | None, limit: int) -> asyncio.Future[list[tuple[int, AuditRow]]]:
+        return self.submit(self.tables.access.rows, before, limit)
 
     def record_step(self, step: Step, figures: Mapping[str, float]) -> asyncio.Future[None]:
         return self.submit(self.tables.record_step, step, figures)

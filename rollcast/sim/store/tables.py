@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from coordinator.core.events.actions import (
     CloseAttempt,
@@ -27,11 +27,12 @@ from coordinator.core.events.restored import (
     RestoredRollout,
     RestoredTurn,
 )
+from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
-from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
+from rollcast.sim.store.access import AccessTable, InviteTable, contradicted
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import body_of, rollout_to_pb
@@ -90,6 +91,7 @@ class Tables:
         self._versions: dict[tuple[Epoch, Version], bytes] = {}
         self._newest_epochs: dict[Version, Epoch] = {}  # epoch in which each version was announced
         self.invites = InviteTable()
+        self.access = AccessTable()
         self._steps: dict[Step, dict[str, float]] = {}
         self._meta: dict[str, str] = {}
         self._over: deque[tuple[Step, GroupId]] = deque()
@@ -108,8 +110,11 @@ class Tables:
 
     def record_group(self, action: RecordGroup, problem_json: str) -> None:
         if action.group_id in self._groups:
-            raise _contradicted(f"group {action.group_id} exists already")
-        prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position, action.environment)
+            raise contradicted(f"group {action.group_id} exists already")
+        prompt = Prompt(
+            *(action.problem_id, action.prompt_token_ids, action.mixture_position),
+            *(action.environment, action.agents),
+        )
         self._groups[action.group_id] = Group(prompt, problem_json)
         self._last_group = max(self._last_group, action.group_id)
         if action.group_id == self._last_group:
@@ -120,21 +125,19 @@ class Tables:
         if group is None:
             raise StoreError(f"group {action.group_id} was never opened")
         if group.over:
-            raise _contradicted(f"group {action.group_id} is over")
+            raise contradicted(f"group {action.group_id} is over")
         self._end(action.group_id, group)
 
     def record_attempt(self, action: RecordAttempt) -> None:
         key = (action.lease_id, action.sample_index)
         group = self._groups.get(action.group_id)
         if key in self._attempts or action.lease_id <= self._leases_deleted:
-            raise _contradicted(f"lease {action.lease_id} was issued before")
+            raise contradicted(f"lease {action.lease_id} was issued before")
         if group is None or group.over:
-            raise _contradicted(f"group {action.group_id} is not open")
+            raise contradicted(f"group {action.group_id} is not open")
         slot = group.by_slot.setdefault(action.sample_index, [])
         if len(slot) >= 2 and sum(one.state == "open" for one in slot) >= 2:
-            raise _contradicted(
-                f"two attempts at slot {action.sample_index} of group {action.group_id} are in progress"
-            )
+            raise contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are in progress")
         attempt = group.attempts[key] = Attempt(action)
         slot.append(attempt)
         self._attempts[key] = (action.group_id, attempt)
@@ -153,12 +156,12 @@ class Tables:
         for action in actions:
             found = self._attempts.get((action.rollout.lease_id, action.rollout.sample_index))
             if found is None or found[1].state != "open" or action.rollout_id in self._rollouts:
-                raise _contradicted(
+                raise contradicted(
                     f"sample {action.rollout.sample_index} of lease {action.rollout.lease_id} is not open"
                 )
             rivals = self._rivals(found)
             if any(one.state in ("filled", "trained") for one in rivals):
-                raise _contradicted(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
+                raise contradicted(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
         for action in actions:
             self._store(action)
 
@@ -167,10 +170,10 @@ class Tables:
         found = self._attempts.get((rollout.lease_id, rollout.sample_index))
         group = self._groups.get(rollout.group_id)
         if group is None or found is None or found[1].state != "open":
-            raise _contradicted(f"the attempt of a turn of group {rollout.group_id} is not open")
+            raise contradicted(f"the attempt of a turn of group {rollout.group_id} is not open")
         turns = group.turns.setdefault(rollout.sample_index, [])
         if action.turn != len(turns):
-            raise _contradicted(f"turn {action.turn} of group {rollout.group_id} is not the next one")
+            raise contradicted(f"turn {action.turn} of group {rollout.group_id} is not the next one")
         turns.append(action)
 
     def drop_turns(self, action: DropTurns) -> None:
@@ -185,7 +188,7 @@ class Tables:
     def record_score(self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None) -> None:
         stored = self._rollouts.get(rollout_id)
         if stored is None or stored.reward is not None:
-            raise _contradicted(f"rollout {rollout_id} is unknown or scored")
+            raise contradicted(f"rollout {rollout_id} is unknown or scored")
         stored.reward, stored.exact, stored.parts = score.reward, score.exact, score.parts
         if problem is not None:
             self._problem_rewards[problem.problem_id] = problem
@@ -223,12 +226,12 @@ class Tables:
         for rollout_id in action.rollout_ids:
             stored = self._rollouts.get(rollout_id)
             if stored is None or stored.reward is None or self._attempts[stored.key][1].state != "filled":
-                raise _contradicted(f"rollout {rollout_id} is trained, dropped or not scored")
+                raise contradicted(f"rollout {rollout_id} is trained, dropped or not scored")
             keys.add(stored.key)
             groups[stored.group_id] = self._groups[stored.group_id]
         for group_id, group in groups.items():
             if any(one.state in ("open", "filled") and key not in keys for key, one in group.attempts.items()):
-                raise _contradicted(f"a part of group {group_id} stays open")
+                raise contradicted(f"a part of group {group_id} stays open")
         self._batches[action.step] = action.rollout_ids
         self._recorded = max(self._recorded, action.step + 1)
         for rollout_id in action.rollout_ids:
@@ -242,9 +245,9 @@ class Tables:
 
     def record_epoch(self, action: RecordEpoch) -> None:
         if self._epochs and action.epoch <= self._epochs[-1].epoch:
-            raise _contradicted(f"epoch {action.epoch} is not newer than all others")
+            raise contradicted(f"epoch {action.epoch} is not newer than all others")
         if any(step in self._batches for step in range(action.step_from, action.step_to)):
-            raise _contradicted("one of the steps has a batch")
+            raise contradicted("one of the steps has a batch")
         self._epochs.append(action)
         for step in range(action.step_from, action.step_to):
             self._batches[Step(step)] = ()
@@ -315,7 +318,7 @@ class Tables:
 
     def record_event(self, kind: str, subject: str, detail: str, cause: str) -> None:
         if not cause:
-            raise _contradicted(f"an event {kind} without a cause")
+            raise contradicted(f"an event {kind} without a cause")
         self.events += 1
 
     def set_meta(self, key: str, value: str) -> None:
@@ -365,7 +368,7 @@ class Tables:
 
     def _end(self, group_id: GroupId, group: Group) -> None:
         if any(one.state in ("open", "filled") for one in group.attempts.values()):
-            raise _contradicted(f"a part of group {group_id} is still open")
+            raise contradicted(f"a part of group {group_id} is still open")
         group.over = True
         group.turns.clear()
         self._over.append((Step(self._recorded), group_id))
@@ -403,8 +406,11 @@ class Tables:
                 tokens = stored.action.rollout.completion_token_ids if stored.reward is None else ()
                 rollout = stored.action.rollout
                 made_with, scored = (rollout.oldest_version, rollout.newest_version), stored.reward is not None
+                authors = authors_of(rollout.segments)
                 rollouts.append(
-                    RestoredRollout(attempt.rollout_id, restored, *made_with, scored, tokens, stored.reward or 0.0)
+                    RestoredRollout(
+                        attempt.rollout_id, restored, *made_with, scored, tokens, stored.reward or 0.0, authors
+                    )
                 )
         turns = {index: tuple(map(_restored_turn, stored)) for index, stored in group.turns.items()}
         return RestoredGroup(group_id, group.prompt, tuple(live), tuple(rollouts), turns)
@@ -417,55 +423,15 @@ class Tables:
 
     def _entry(self, rollout_id: RolloutId) -> BatchEntry:
         stored = self._rollouts[rollout_id]
-        prompt = self._groups[stored.group_id].prompt.prompt_token_ids
+        prompt = self._groups[stored.group_id].prompt
         body = rollout_to_pb(stored.action.rollout)
         seed = self._attempts[stored.key][1].action.seed
-        return BatchEntry(rollout_id, stored.group_id, prompt, body, stored.reward or 0.0, stored.exact, seed)
+        return BatchEntry(
+            *(rollout_id, stored.group_id, prompt.prompt_token_ids, body),
+            *(stored.reward or 0.0, stored.exact, seed, prompt.agents),
+        )
 
 
 def _restored_turn(stored: StoreTurn) -> RestoredTurn:
     rollout = stored.rollout
     return RestoredTurn(*(rollout.lease_id, stored.peer_id, stored.observation, rollout.segments), body_of(rollout))
-
-
-def _contradicted(cause: str) -> StoreError:
-    return StoreError("the ledger refuses a change that contradicts it", cause=cause)
-
-
-class InviteTable:
-    """The run's invites, with the rules of the real table; each method makes one change or answers one question."""
-
-    def __init__(self) -> None:
-        self._invites: dict[bytes, StoredInvite] = {}
-        self._claims: set[tuple[bytes, PeerId]] = set()
-
-    def create(self, invite: StoredInvite) -> None:
-        self._invites[invite.token_hash] = replace(invite, made_unix_s=float(len(self._invites)))
-
-    def claim(self, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float) -> None:
-        invite = usable(self._invites.get(token_hash), now_unix_s, role)
-        if (token_hash, peer_id) in self._claims:
-            return
-        if invite.used >= invite.quota:
-            raise used_up(invite)
-        self._claims.add((token_hash, peer_id))
-        self._invites[token_hash] = replace(invite, used=invite.used + 1)
-
-    def check(self, token_hash: bytes, now_unix_s: float) -> None:
-        usable(self._invites.get(token_hash), now_unix_s)
-
-    def of(self, peer_id: PeerId) -> str:
-        claimed = (invite for token, invite in self._invites.items() if (token, peer_id) in self._claims)
-        return next((invite.invite_id for invite in claimed), "")
-
-    def peers(self, invite_id: str) -> list[PeerId]:
-        admitted = ((self._invites[token], peer_id) for token, peer_id in self._claims)
-        return sorted(one for invite, one in admitted if invite.invite_id == invite_id and invite.role == "peer")
-
-    def newest(self, limit: int) -> list[StoredInvite]:
-        return list(reversed(self._invites.values()))[:limit]
-
-    def revoke(self, invite_id: str) -> bool:
-        found = [one for one in self._invites.values() if one.invite_id == invite_id and not one.revoked]
-        self._invites |= {one.token_hash: replace(one, revoked=True) for one in found}
-        return bool(found)

@@ -16,7 +16,7 @@ from bench.durability import chaos
 from bench.fleet.aftermath import check_run
 from bench.programs.journal_peer import keep_journal
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from peer.worker.events import Verdict
 from peer.worker.uploads import Uploader
 from rollcast.cli.processes import Fleet

@@ -15,10 +15,12 @@ from bench.durability import load
 from bench.fleet import fleet
 from bench.fleet.history import History, check
 from bench.fleet.long_rollouts import LeasedSlot, LongRollouts, tokens_for, upload_of
-from coordinator.ledger.sqlite import Ledger
+from coordinator.metrics.metrics import CoordinatorMetrics
+from coordinator.stores.sqlite import Ledger
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_from_pb, rollout_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.sample_status import sample_broadcast, sample_status
 from tests.coordinator.stored_work import batch, rollout, score
 
 
@@ -49,6 +51,13 @@ def damaged(folder: Path, statement: str) -> Path:
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute(statement)
     return path
+
+
+def test_the_longest_block_is_read_from_the_metrics_that_the_coordinator_serves() -> None:
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    metrics.loop_blocks.observe(0.25, 1.0)
+    assert load.block_s(metrics.render().decode()) == 0.25
+    assert load.block_s("") == 0.0
 
 
 async def test_an_intact_ledger_passes_the_check(history: History, tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import apsw
 import pytest
 
+from bench.durability import powerloss
 from bench.durability.powerloss import lose
 from bench.fleet.forgetful_disk import ForgetfulDisk, PowerLoss
+from rollcast.runtime.errors import LedgerDamaged
 
 
 async def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
@@ -21,6 +23,17 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
 async def test_a_ledger_that_does_not_sync_fails_the_check(tmp_path: Path) -> None:
     sums = await lose(tmp_path, 6, random.Random(1), synchronous="OFF")
     assert sums.lost + sums.torn + sums.damaged > 0
+
+
+async def test_a_ledger_older_than_its_mark_counts_as_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a slow machine, on which a mark is written before the power is lost."""
+
+    async def older(*_: object) -> None:
+        raise LedgerDamaged("the ledger is older than it was")
+
+    monkeypatch.setattr(powerloss, "_until_lost", older)
+    sums = await lose(tmp_path, 1, random.Random(1), synchronous="OFF")
+    assert (sums.lost, sums.torn, sums.damaged) == (0, 0, 1)
 
 
 def opened(disk: ForgetfulDisk, name: str = "/a") -> apsw.VFSFile:

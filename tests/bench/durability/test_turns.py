@@ -10,7 +10,7 @@ import pytest
 from bench.durability.turns import TurnHistory, figures_of, going_on, turns_lost
 from coordinator.core.events.actions import DropTurns, StoreEpisode
 from coordinator.core.leases.drop_counts import NEXT_TURN
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.wire.ids import GroupId, RolloutId
 from rollcast.wire.rollouts import observation, rollout_to_pb
 from tests.coordinator.stored_work import PEER, attempt, close, group, rollout, store_turn

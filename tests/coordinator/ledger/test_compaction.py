@@ -12,8 +12,8 @@ from coordinator.core.events.actions import CloseGroup
 from coordinator.ledger.compaction import Compactor
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.retention import GROUPS_MAX, Retention, horizon_step, next_group_count, segments_to_delete
-from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoreCounts
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
@@ -62,7 +62,7 @@ async def run(ledger: Ledger, folder: Path, steps: range) -> list[int]:
         RETENTION,
         folder / "events",
         oldest_checkpoint_step=lambda: Step(checkpoint),
-        oldest_trained_age=STALENESS,
+        oldest_trained_age=lambda: STALENESS,
     )
     sizes = []
     for step in steps:
@@ -111,7 +111,11 @@ async def test_no_compaction_before_the_learner_reports_its_checkpoints(tmp_path
     for step in range(10):
         await one_step(ledger, step)
     compactor = Compactor(
-        ledger, RETENTION, tmp_path / "events", oldest_checkpoint_step=lambda: None, oldest_trained_age=STALENESS
+        ledger,
+        RETENTION,
+        tmp_path / "events",
+        oldest_checkpoint_step=lambda: None,
+        oldest_trained_age=lambda: STALENESS,
     )
     await compactor.once()
     assert compactor.groups_compacted == 0
@@ -124,7 +128,11 @@ async def test_others_are_served_between_the_transactions(tmp_path: Path) -> Non
     for step in range(25):
         await one_step(ledger, step)
     compactor = Compactor(
-        ledger, RETENTION, tmp_path / "events", oldest_checkpoint_step=lambda: Step(23), oldest_trained_age=STALENESS
+        ledger,
+        RETENTION,
+        tmp_path / "events",
+        oldest_checkpoint_step=lambda: Step(23),
+        oldest_trained_age=lambda: STALENESS,
     )
     compacting = asyncio.create_task(compactor.once())
     served = 0

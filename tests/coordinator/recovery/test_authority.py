@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.authority import FINGERPRINT, run_authority
 from coordinator.recovery.backup import back_up, restore
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import LedgerDamaged
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.run_ca import RunCA

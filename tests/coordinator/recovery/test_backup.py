@@ -6,14 +6,15 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from coordinator.ledger.event_archive import write_segment
-from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
 from coordinator.recovery.backup import BackedUp, back_up, restore
 from coordinator.recovery.resume import INCARNATION
+from coordinator.stores.sqlite import Ledger
 from rollcast.cli.main import app
 from rollcast.runtime.errors import BackupError, StoreError
 from rollcast.runtime.run_folder import RunFolder
@@ -137,6 +138,17 @@ async def test_missing_runs_and_damaged_ledgers_are_named(run: RunFolder, tmp_pa
     with pytest.raises(StoreError, match="cannot use the ledger"):
         backed_up(run, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
+
+
+async def test_restore_says_that_a_run_is_finished(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(tmp_path / "backup")
+    assert app(["backup", str(run.root), target], result_action="return_value") == 0
+    finished = SimpleNamespace(run=SimpleNamespace(steps=0))
+    monkeypatch.setattr("rollcast.cli.run.backup.run_config", lambda _: finished)
+    assert app(["restore", target, str(tmp_path / "again")], result_action="return_value") == 0
+    assert "nothing is left to train" in capsys.readouterr().err
 
 
 async def test_backup_and_restore_commands(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

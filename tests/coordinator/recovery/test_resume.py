@@ -13,9 +13,9 @@ from coordinator.config.config import RunConfig
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.core.events.events import EarnedRestored, KeptPeer, LearnedRestored
 from coordinator.core.members import earned_book, standby
-from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
-from coordinator.ledger.schema import migrate
+from coordinator.stores.sqlite_schema import migrate
 from rollcast.runtime.run_folder import RunFolder
 
 ANN, BOB = "12D3KooWAnnAnnAnnAnn", "12D3KooWBobBobBobBob"
@@ -17,7 +17,7 @@ def sample_run(root: Path, *, steps: int = 40, name: str = "sums", over: bool = 
     folder = RunFolder(root).prepare()
     with sqlite3.connect(folder.ledger) as connection:
         migrate(connection)
-        connection.execute("INSERT INTO groups VALUES (1, 'p', x'00', '', '{}', NULL, '')")
+        connection.execute("INSERT INTO groups VALUES (1, 'p', x'00', '', '{}', NULL, '', 1)")
         fates = [(ANN, "trained", None)] * 3 + [(BOB, "trained", None), (BOB, "dropped", "too_old")]
         for index, (peer_id, state, reason) in enumerate(fates):
             connection.execute(

@@ -7,9 +7,10 @@ import pytest
 
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.event_archive import write_segment
-from coordinator.ledger.sqlite import Ledger
 from coordinator.report.wall_time import Account, account
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Step
 
 
@@ -44,18 +45,18 @@ def seconds(found: Account) -> dict[str, float]:
 
 
 async def test_waits_that_were_archived_count_too(ledger: Path) -> None:
-    before = account(ledger)
+    before = account(RunFolder(ledger.parent))
     opened = Ledger.open(ledger)
     entries = await opened.oldest_events(1, kept=0)
     write_segment(ledger.parent / "events", entries, 1 << 20)
-    assert account(ledger) == before  # a crash may leave them in both places
+    assert account(RunFolder(ledger.parent)) == before  # a crash may leave them in both places
     await opened.delete_events(entries[-1].order)
     await opened.close()
-    assert account(ledger) == before
+    assert account(RunFolder(ledger.parent)) == before
 
 
 async def test_every_second_has_a_cause(ledger: Path) -> None:
-    found = account(ledger)
+    found = account(RunFolder(ledger.parent))
     assert found.wall_s == 60.0
     assert seconds(found) == {
         "starting": 20.0,
@@ -75,12 +76,12 @@ async def test_every_second_has_a_cause(ledger: Path) -> None:
 
 
 async def test_the_peer_that_was_waited_for_is_named(ledger: Path) -> None:
-    (share,) = [share for share in account(ledger).shares if share.cause == "waiting: generate"]
+    (share,) = [share for share in account(RunFolder(ledger.parent)).shares if share.cause == "waiting: generate"]
     assert share.whose == {"a": pytest.approx(2.4), "b": pytest.approx(0.8)}
 
 
 async def test_with_since_time_outside_steps_is_one_cause(ledger: Path) -> None:
-    found = account(ledger, since_unix_s=1_030.0)
+    found = account(RunFolder(ledger.parent), since_unix_s=1_030.0)
     assert found.wall_s == 30.0
     assert found.steps == 3  # reported when this test ran
     assert seconds(found)["outside steps"] == pytest.approx(10.0)
@@ -91,4 +92,4 @@ async def test_run_without_a_learner_is_an_error(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await ledger.close()
     with pytest.raises(StoreError, match="no learner has reported"):
-        account(tmp_path / "store.sqlite")
+        account(RunFolder(tmp_path))

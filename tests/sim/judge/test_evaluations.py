@@ -51,7 +51,9 @@ class Judged:
         self.judge.see(event, actions, 1.0)
 
     def scored(self, item: Rollout, peer: str = A) -> None:
-        score = ScoreEvaluation(KEY, 0, 0, 100, item.completion_token_ids, keep=False)
+        score = ScoreEvaluation(
+            KEY, 0, 0, 100, item.completion_token_ids, (len(item.completion_token_ids),), keep=False
+        )
         self.see(RolloutReceived(UploadId(1), PeerId(peer), item), score)
 
     @property

@@ -13,8 +13,8 @@ from rollcast.sim.kernel.process import Process
 from rollcast.sim.store.store import MemoryStore
 from rollcast.sim.store.tables import Tables
 from rollcast.wire.ids import GroupId, Step
-from tests.coordinator.ledger.store_conformance import StoreConformance
 from tests.coordinator.stored_work import attempt, batch, score
+from tests.coordinator.stores.store_conformance import StoreConformance
 
 
 class TestMemoryStore(StoreConformance):

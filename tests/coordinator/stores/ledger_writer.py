@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
 
 

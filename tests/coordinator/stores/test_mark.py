@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger.mark import MarkWriter, high_water, mark_path
-from coordinator.ledger.sqlite import Ledger, connect
+from coordinator.stores.mark import MarkWriter, high_water, mark_path
+from coordinator.stores.sqlite import Ledger, connect
 from rollcast.runtime.errors import LedgerDamaged
 from rollcast.wire.ids import RolloutId, Step
 from tests.coordinator.stored_work import batch, score

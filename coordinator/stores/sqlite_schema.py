@@ -333,10 +333,16 @@ CREATE TRIGGER a_group_ends_its_turns AFTER UPDATE ON groups
 BEGIN DELETE FROM turns WHERE group_id = NEW.group_id; END;
 """
 
+# The Rollouts page and `rollcast samples --problem` ask for the rollouts of one problem.
+_BY_PROBLEM = "CREATE INDEX groups_of_problem ON groups (problem_id);"
+
+#: In a game of several agents each has slots of its own: the slot i is of the agent i modulo their number.
+_AGENTS = "ALTER TABLE groups ADD COLUMN agents INTEGER NOT NULL DEFAULT 1 CHECK (agents >= 1);"
+
 # Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
 MIGRATIONS: tuple[str, ...] = (
     *(_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES),
-    *(_CLAIMS, _CHECKSUMS, _QUARANTINES, _SCORE_PARTS, _TURNS),
+    *(_CLAIMS, _CHECKSUMS, _QUARANTINES, _SCORE_PARTS, _TURNS, _BY_PROBLEM, _AGENTS),
 )
 
 

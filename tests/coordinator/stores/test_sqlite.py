@@ -14,14 +14,13 @@ import pytest
 import pytest_asyncio
 
 from coordinator.core.events.actions import Note
-from coordinator.ledger.schema import MIGRATIONS, migrate
-from coordinator.ledger.sqlite import Ledger
-from coordinator.ledger.thread import store_error
+from coordinator.stores.sqlite import Ledger, store_error
+from coordinator.stores.sqlite_schema import MIGRATIONS, migrate
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import rollout_to_pb
-from tests.coordinator.ledger.store_conformance import CompactionConformance
 from tests.coordinator.stored_work import attempt, batch, group, rollout, score, store_rollout
+from tests.coordinator.stores.store_conformance import CompactionConformance
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,7 +34,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 def acknowledged_by_a_killed_writer(path: Path, count: int) -> set[int]:
     """Return the rollouts that a writer process reported as stored before SIGKILL, at least ``count``."""
-    command = [sys.executable, "-m", "tests.coordinator.ledger.ledger_writer", str(path)]
+    command = [sys.executable, "-m", "tests.coordinator.stores.ledger_writer", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as writer:
         assert writer.stdout is not None
         lines = [writer.stdout.readline() for _ in range(count)]

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,19 @@ from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.reputation_card import facts_of_saved
 from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
+from coordinator.ledger.sql import RunReader
+from coordinator.ledger.sql_facts import peer_names
 from coordinator.ledger.store import StoryEntry
-from rollcast.runtime.errors import ConfigError, StoreError
+from coordinator.stores.reader import reading
+from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-BUSY_TIMEOUT_S = 10.0
+_ATTEMPT = (
+    *("attempts.lease_id", "attempts.sample_index", "fencing_token", "group_id", "attempts.peer_id", "state"),
+    *("closed_reason", "issued_unix_s", "closed_unix_s", "rollout_id", "received_unix_s", "reward", "exact", "detail"),
+    *("parts", "scored_unix_s", "step", "recorded_unix_s"),
+)
 _LINES_MAX = 1_000  # events shown about one subject, the newest
 _LEASES_SHOWN = 10  # leases shown of a peer, the newest
 _SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*([A-Za-z0-9._-]{1,64})")
@@ -54,7 +59,7 @@ class Story:
     names: dict[str, str] = field(default_factory=dict)
 
 
-def story_of(ledger: Path, words: str) -> Story:
+def story_of(folder: RunFolder, words: str) -> Story:
     """Return the story of ``lease 17``, ``rollout 9``, ``group 3``, ``step 40``, ``version 8`` or ``peer NAME-OR-ID``.
 
     Raises:
@@ -62,8 +67,9 @@ def story_of(ledger: Path, words: str) -> Story:
         StoreError: the ledger cannot be read.
     """
     kind, subject = parse(words)
-    with reading(ledger) as connection:
-        _attach_archive(connection, RunFolder(ledger.parent).events, kind, subject)
+    with reading(folder) as connection:
+        if segments(folder.events):
+            _attach_archive(connection, folder.events, kind, subject)
         story = _STORIES[kind](connection, subject)
         if story is None:
             raise ConfigError(
@@ -103,26 +109,7 @@ def parse(words: str) -> tuple[str, str]:
     )
 
 
-@contextmanager
-def reading(ledger: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection that cannot write.
-
-    Raises:
-        StoreError: there is no ledger, or it cannot be read.
-    """
-    if not ledger.exists():
-        raise StoreError(f"there is no ledger {ledger}", fix="give the coordinator's run folder")
-    try:
-        connection = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
-        try:
-            yield connection
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
-
-
-def _attach_archive(connection: sqlite3.Connection, folder: Path, kind: str, subject: str) -> None:
+def _attach_archive(connection: RunReader, folder: Path, kind: str, subject: str) -> None:
     """Make ``events`` a view of the ledger's events and the archived ones about the subject."""
     connection.execute(
         "CREATE TEMP TABLE archived"
@@ -140,7 +127,7 @@ def _attach_archive(connection: sqlite3.Connection, folder: Path, kind: str, sub
     _copy(connection, folder, lambda one: one.subject == peer_id or one.cause == f"peer {peer_id}")
 
 
-def _copy(connection: sqlite3.Connection, folder: Path, wanted: Callable[[StoryEntry], bool]) -> None:
+def _copy(connection: RunReader, folder: Path, wanted: Callable[[StoryEntry], bool]) -> None:
     for segment in segments(folder):
         rows = [
             (one.order, one.at_unix_s, one.kind, one.subject, one.detail, one.cause)
@@ -153,7 +140,7 @@ def _copy(connection: sqlite3.Connection, folder: Path, wanted: Callable[[StoryE
 # ---------------------------------------------------------------- one function per kind of subject
 
 
-def _lease(connection: sqlite3.Connection, subject: str) -> Story | None:
+def _lease(connection: RunReader, subject: str) -> Story | None:
     rows = _attempts(connection, "lease_id IN (?, ?)", *_lease_ids(subject))
     if not rows:
         return None
@@ -170,7 +157,7 @@ def _lease(connection: sqlite3.Connection, subject: str) -> Story | None:
     return Story(f"lease {lease_name(lease_id)}", facts, _in_order(lines))
 
 
-def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
+def _rollout(connection: RunReader, subject: str) -> Story | None:
     rows = _attempts(connection, "rollout_id = ?", int(subject))
     if not rows:
         return None
@@ -194,7 +181,7 @@ def _rollout(connection: sqlite3.Connection, subject: str) -> Story | None:
     )
 
 
-def _group(connection: sqlite3.Connection, subject: str) -> Story | None:
+def _group(connection: RunReader, subject: str) -> Story | None:
     found = connection.execute(
         "SELECT problem_id, over_at_step FROM groups WHERE group_id = ?", (int(subject),)
     ).fetchone()
@@ -207,7 +194,7 @@ def _group(connection: sqlite3.Connection, subject: str) -> Story | None:
     )
 
 
-def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
+def _peer(connection: RunReader, subject: str) -> Story | None:
     peer_id = _peer_id(connection, subject)
     if peer_id is None:
         return None
@@ -229,11 +216,11 @@ def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
     return Story(f"peer {subject}", facts, _in_order(lines))
 
 
-def _peer_id(connection: sqlite3.Connection, subject: str) -> str | None:
+def _peer_id(connection: RunReader, subject: str) -> str | None:
     """Return the newest identity with this id, prefix of an id, or name; None if there is none."""
     row = connection.execute(
-        "SELECT subject FROM events WHERE kind = 'peer_joined' AND (substr(subject, 1, ?) = ? OR detail LIKE ?)"
-        " ORDER BY event_order DESC LIMIT 1",
+        "SELECT subject FROM events WHERE kind = 'peer_joined'"
+        " AND (substr(subject, 1, CAST(? AS INTEGER)) = ? OR detail LIKE ?) ORDER BY event_order DESC LIMIT 1",
         (len(subject), subject, f"{subject} as %"),
     ).fetchone()
     if row is None:
@@ -241,7 +228,7 @@ def _peer_id(connection: sqlite3.Connection, subject: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _version(connection: sqlite3.Connection, subject: str) -> Story | None:
+def _version(connection: RunReader, subject: str) -> Story | None:
     row = connection.execute(
         "SELECT epoch, announced_unix_s FROM versions WHERE version = ? ORDER BY epoch DESC LIMIT 1", (int(subject),)
     ).fetchone()
@@ -257,7 +244,7 @@ def _version(connection: sqlite3.Connection, subject: str) -> Story | None:
     return Story(f"version {subject}", facts, _in_order(lines))
 
 
-def _step(connection: sqlite3.Connection, subject: str) -> Story | None:
+def _step(connection: RunReader, subject: str) -> Story | None:
     step = int(subject)
     batch = connection.execute("SELECT recorded_unix_s FROM batches WHERE step = ?", (step,)).fetchone()
     if batch is None:
@@ -282,7 +269,7 @@ def _step(connection: sqlite3.Connection, subject: str) -> Story | None:
     return Story(f"step {subject}", facts, _in_order(lines + _events(connection, f"step {subject}")))
 
 
-_STORIES: dict[str, Callable[[sqlite3.Connection, str], Story | None]] = {
+_STORIES: dict[str, Callable[[RunReader, str], Story | None]] = {
     "lease": _lease,
     "rollout": _rollout,
     "group": _group,
@@ -295,19 +282,17 @@ _STORIES: dict[str, Callable[[sqlite3.Connection, str], Story | None]] = {
 # ---------------------------------------------------------------- shared parts
 
 
-def _attempts(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
+def _attempts(connection: RunReader, where: str, *values: object) -> list[dict[str, Any]]:
     """Return attempts with their outcomes; ``where`` is text of this module, never a person's."""
-    cursor = connection.execute(
-        "SELECT attempts.lease_id, attempts.sample_index, fencing_token, group_id, attempts.peer_id, state,"
-        " closed_reason, issued_unix_s, closed_unix_s, rollout_id, received_unix_s, reward, exact, detail, parts,"
-        " scored_unix_s, step, recorded_unix_s"
-        " FROM attempts LEFT JOIN rollouts USING (lease_id, sample_index) LEFT JOIN scores USING (rollout_id)"
+    rows = connection.execute(
+        f"SELECT {', '.join(_ATTEMPT)} FROM attempts"
+        " LEFT JOIN rollouts USING (lease_id, sample_index) LEFT JOIN scores USING (rollout_id)"
         " LEFT JOIN batch_rollouts USING (rollout_id) LEFT JOIN batches USING (step)"
         f" WHERE {where} ORDER BY attempts.lease_id, attempts.sample_index",
         values,
     )
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+    names = [column.rpartition(".")[2] for column in _ATTEMPT]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _fate(row: dict[str, Any]) -> str:
@@ -379,15 +364,15 @@ def _literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def _events(connection: sqlite3.Connection, subject: str) -> list[Line]:
+def _events(connection: RunReader, subject: str) -> list[Line]:
     return _lines(connection, "subject = ?", subject)
 
 
-def _events_by_cause(connection: sqlite3.Connection, cause: str) -> list[Line]:
+def _events_by_cause(connection: RunReader, cause: str) -> list[Line]:
     return _lines(connection, "cause = ?", cause)
 
 
-def _lines(connection: sqlite3.Connection, where: str, value: str) -> list[Line]:
+def _lines(connection: RunReader, where: str, value: str) -> list[Line]:
     rows = connection.execute(
         f"SELECT at_unix_s, kind, subject, detail, cause FROM events WHERE {where} ORDER BY event_order DESC LIMIT ?",
         (value, _LINES_MAX),
@@ -407,16 +392,6 @@ def _waits(detail: str) -> str:
 
 def _in_order(lines: list[Line]) -> tuple[Line, ...]:
     return tuple(sorted(dict.fromkeys(lines), key=lambda line: line.at_unix_s))
-
-
-def peer_names(connection: sqlite3.Connection) -> dict[str, str]:
-    """Return the names of the run's peers by id; peers of the same name get the beginning of their id beside it."""
-    rows = connection.execute("SELECT subject, detail FROM events WHERE kind = 'peer_joined' ORDER BY event_order")
-    names = {peer_id: detail.rpartition(" as ")[0] for peer_id, detail in rows}
-    how_many = Counter(names.values())
-    return {
-        peer_id: name if how_many[name] == 1 else f"{name} ({peer_id[-6:]})" for peer_id, name in names.items() if name
-    }
 
 
 def _in_words(story: Story, names: dict[str, str]) -> Story:

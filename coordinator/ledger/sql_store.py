@@ -1,19 +1,13 @@
-"""Store a run durably in SQLite: attempts, rollouts, scores, batches, versions and events.
+"""Store a run in a database: attempts, rollouts, scores, batches, versions and events, by the statements of sql_*.py.
 
-Acknowledged data survives a SIGKILL and a power loss (WAL, synchronous=FULL). coordinator/ledger/store.py documents
-each method.
+coordinator/ledger/store.py documents each method.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from coordinator.core.events.actions import (
     CloseAttempt,
@@ -35,8 +29,6 @@ from coordinator.ledger import sql_access as people
 from coordinator.ledger import sql_facts as facts
 from coordinator.ledger import sql_invites as invites
 from coordinator.ledger import sql_work as sql
-from coordinator.ledger.mark import check_mark
-from coordinator.ledger.schema import migrate
 from coordinator.ledger.sql_access import AuditRow, StoredToken
 from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.ledger.store import (
@@ -49,58 +41,22 @@ from coordinator.ledger.store import (
     StoredVersion,
     StoryEntry,
 )
-from coordinator.ledger.thread import LedgerThread, store_error
+from coordinator.ledger.thread import LedgerThread
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-QUEUE_MAX = 65_536  # changes that may wait for the disk
-#: auto_vacuum must come before the first table: what compaction frees can then be given back in small steps. WAL mode
-#: needs synchronous = FULL, because with NORMAL a power loss may undo the newest commits (https://sqlite.org/wal.html).
-PRAGMAS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
 
+class SqlStore(CompactingStore):
+    """The asyncio front of the store of an engine; it is made inside a running loop, and ends with close."""
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open a connection whose commits survive a power loss, for use by one thread at a time."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    for pragma in PRAGMAS:
-        connection.execute(f"PRAGMA {pragma}")
-    return connection
-
-
-class Ledger(CompactingStore):
-    """The asyncio front of the store. Create it with Ledger.open inside a running loop, and end it with close."""
-
-    def __init__(self, path: Path, thread: LedgerThread) -> None:
-        self.path = path
+    def __init__(self, thread: LedgerThread) -> None:
         self._thread = thread
 
-    @classmethod
-    def open(
-        cls, path: Path, *, queue_max: int = QUEUE_MAX, connect: Callable[[Path], sqlite3.Connection] = connect
-    ) -> Ledger:
-        """Open or create the store at ``path`` and migrate its tables to the newest schema.
-
-        Raises:
-            StoreError: it is in use, read-only, full, damaged, or newer than this installation.
-            LedgerDamaged: it holds less than it did.
-        """
-        lock = _lock(path)
-        connection: sqlite3.Connection | None = None
-        try:
-            _keep_private(path)
-            connection = connect(path)
-            migrate(connection)
-            check_mark(connection, path)
-            return cls(path, LedgerThread(path, connection, lock, queue_max))
-        except BaseException as error:
-            if connection is not None:
-                connection.close()
-            os.close(lock)
-            if isinstance(error, sqlite3.Error):
-                raise store_error(path, error) from error
-            raise
+    @property
+    def is_reached(self) -> bool:
+        return True
 
     async def close(self) -> None:
         await self._thread.close()
@@ -286,39 +242,3 @@ class Ledger(CompactingStore):
 
     def delete_events(self, up_to: int) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: compaction.delete_events(connection, up_to))
-
-    def give_back_pages(self) -> asyncio.Future[int]:
-        return self._thread.submit(compaction.give_back_pages)
-
-
-def _keep_private(path: Path) -> None:
-    """Let only its owner read the store, which holds prompts and rollouts; SQLite gives its other files the same mode.
-
-    What is wrong with the path SQLite reports itself, with its own error.
-    """
-    with suppress(OSError):
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except FileExistsError:
-            if path.is_file():
-                path.chmod(0o600)
-
-
-def _lock(path: Path) -> int:
-    """Lock the store for this process: two coordinators on one ledger would issue the same leases."""
-    try:
-        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(
-            f"cannot open the ledger {path}", cause=str(error), fix="make the run folder writable for this user"
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StoreError(
-            f"the ledger {path} is in use",
-            cause="another coordinator runs on this run folder",
-            fix="stop it or choose another run_folder",
-        ) from None
-    return descriptor

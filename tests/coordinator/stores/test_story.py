@@ -7,10 +7,11 @@ import pytest
 from coordinator.core.events.audit_events import RolloutAudit
 from coordinator.core.members.audit_book import AUDIT, AuditBook
 from coordinator.ledger.event_archive import write_segment
-from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
-from coordinator.ledger.story import Story, _slots, parse, story_of
+from coordinator.stores.sqlite import Ledger
+from coordinator.stores.story import Story, _slots, parse, story_of
 from rollcast.runtime.errors import ConfigError, StoreError
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, RolloutId, Step, Version
 from tests.coordinator import stored_work as work
 
@@ -45,7 +46,7 @@ def whats(story: Story) -> list[str]:
 
 
 async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
-    story = story_of(ledger, "rollout 1")
+    story = story_of(RunFolder(ledger.parent), "rollout 1")
     assert story.facts["fate"] == "trained in step 0"
     assert story.facts["lease"] == "1"
     assert story.facts["segments"] == [{"version": 3, "epoch": 0, "peer": work.PEER, "tokens": 4}]
@@ -58,21 +59,21 @@ async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
 
 
 async def test_dropped_lease_has_a_reason(ledger: Path) -> None:
-    story = story_of(ledger, "lease 4")
+    story = story_of(RunFolder(ledger.parent), "lease 4")
     assert story.facts["slots"] == {"0": "dropped: stale"}
     assert whats(story)[-1] == "dropped slot 0 of group 4 from atlas: stale"
-    assert story_of(ledger, "lease 5").facts["slots"] == {"0": "open"}
+    assert story_of(RunFolder(ledger.parent), "lease 5").facts["slots"] == {"0": "open"}
 
 
 async def test_a_group_has_its_attempts(ledger: Path) -> None:
-    story = story_of(ledger, "group:2")
+    story = story_of(RunFolder(ledger.parent), "group:2")
     assert story.facts == {"problem": "sum:2", "over_at_step": 0, "attempts": 1}
     assert len(story.lines) == 4
 
 
 @pytest.mark.parametrize("words", ["peer atlas", "atlas", str(work.PEER), str(work.PEER)[:10]])
 async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> None:
-    story = story_of(ledger, words)
+    story = story_of(RunFolder(ledger.parent), words)
     assert story.facts == {"id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
     assert story.names == {work.PEER: "atlas"}
     assert set(whats(story)) == {  # in the order of their times, some of which are the same
@@ -91,19 +92,19 @@ async def test_a_peers_facts_have_what_audits_found(ledger: Path) -> None:
     opened = Ledger.open(ledger)
     await opened.set_meta(AUDIT, book.to_json())
     await opened.close()
-    facts = story_of(ledger, "peer atlas").facts
+    facts = story_of(RunFolder(ledger.parent), "peer atlas").facts
     assert facts["reputation"] == "watched: 1 tokens beyond the bound, too few to convict"
     assert facts["worst"] == "0.02 nats off, token 3 of rollout 1"
 
 
 async def test_version_with_the_outcomes_of_its_rollouts(ledger: Path) -> None:
-    story = story_of(ledger, "version 3")
+    story = story_of(RunFolder(ledger.parent), "version 3")
     assert story.facts == {"epoch": 0, "trained_by_age": {"-3": 2}}
     assert whats(story) == ["announced in epoch 0"]
 
 
 async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
-    story = story_of(ledger, "step 0")
+    story = story_of(RunFolder(ledger.parent), "step 0")
     assert story.facts["rollouts_by_peer"] == {work.PEER: 2}
     assert story.facts["figures"] == {"reward_mean": 0.5}
     assert set(whats(story)) == {
@@ -116,7 +117,7 @@ async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
 @pytest.mark.parametrize("words", ["lease 99", "rollout 99", "group 99", "step 99", "version 99", "peer nobody"])
 async def test_unknown_object_is_refused(ledger: Path, words: str) -> None:
     with pytest.raises(ConfigError, match="ledger has no"):
-        story_of(ledger, words)
+        story_of(RunFolder(ledger.parent), words)
 
 
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
@@ -127,10 +128,10 @@ def test_malformed_words_are_refused(words: str) -> None:
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no ledger"):
-        story_of(tmp_path / "store.sqlite", "lease 1")
-    (tmp_path / "broken.sqlite").write_text("not a database" * 100)
+        story_of(RunFolder(tmp_path), "lease 1")
+    (tmp_path / "store.sqlite").write_text("not a database" * 100)
     with pytest.raises(StoreError, match="cannot read"):
-        story_of(tmp_path / "broken.sqlite", "lease 1")
+        story_of(RunFolder(tmp_path), "lease 1")
 
 
 async def test_story_includes_archived_events(ledger: Path) -> None:
@@ -142,12 +143,12 @@ async def test_story_includes_archived_events(ledger: Path) -> None:
         StoryEntry(1, 4.0, "peer_joined", work.PEER, "archived, and not deleted yet", "peer"),
     ]
     write_segment(ledger.parent / "events", entries, 1 << 20)
-    assert whats(story_of(ledger, "peer castor")) == [
+    assert whats(story_of(RunFolder(ledger.parent), "peer castor")) == [
         "peer joined (castor): castor as peer",
         "penalised (castor): uploaded nonsense",
     ]
-    assert "learner waited (step 0): pacing 1 s" in whats(story_of(ledger, "step 0"))
-    assert [what for what in whats(story_of(ledger, "peer atlas")) if "joined" in what] == [
+    assert "learner waited (step 0): pacing 1 s" in whats(story_of(RunFolder(ledger.parent), "step 0"))
+    assert [what for what in whats(story_of(RunFolder(ledger.parent), "peer atlas")) if "joined" in what] == [
         "peer joined (atlas): atlas as peer"
     ]
 
@@ -158,7 +159,7 @@ async def test_leases_count_from_1_in_each_coordinator_process(tmp_path: Path) -
     for process, number in ((1, 17), (2, 17)):
         await work.issue(ledger, (process << 32) + number)
     await ledger.close()
-    first, second = story_of(path, "lease 17"), story_of(path, "lease 2.17")
+    first, second = story_of(RunFolder(path.parent), "lease 17"), story_of(RunFolder(path.parent), "lease 2.17")
     assert (first.subject, second.subject) == ("lease 17", "lease 2.17")
     assert (first.facts["id"], second.facts["id"]) == ((1 << 32) + 17, (2 << 32) + 17)
     assert [line.cause for line in second.lines] == ["lease 2.17"]

@@ -15,7 +15,9 @@ import pytest_asyncio
 from coordinator.core.events.actions import CloseGroup, DropTurns, Note, RecordEpoch, RecordQuarantine, StoreEpisode
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
+from coordinator.ledger.sql_access import AuditRow
 from coordinator.ledger.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import JoinRefused, StoreError
@@ -122,7 +124,7 @@ class StoreConformance(ABC):
             await store.record_score(RolloutId(1), Score(1.0, True))
 
     async def test_turns_come_back_until_their_episode_is_stored(self, store: RunStore, tmp_path: Path) -> None:
-        await store.record_group(replace(group(), environment="guess"), "{}")
+        await store.record_group(replace(group(), environment="guess", agents=2), "{}")
         await store.record_attempt(attempt(1))
         said = observation("tool", (70_000, 8))
         await store.store_turn(store_turn(0, 1, None))
@@ -135,7 +137,7 @@ class StoreConformance(ABC):
         await store.store_turn(store_turn(1, 2, said))
         again = await self.opened_again(store, tmp_path)
         (restored,) = await again.open_groups()
-        assert restored.prompt.environment == "guess"
+        assert (restored.prompt.environment, restored.prompt.agents) == ("guess", 2)
         assert [(one.lease_id, one.observation) for one in restored.turns[0]] == [(1, None), (2, said)]
         assert [one.generated for one in restored.turns[0]] == [rollout(1).segments, rollout(2).segments]
         assert [(one.lease_id, one.stored) for one in await again.finished_attempts(9)] == [(1, True)]
@@ -147,6 +149,7 @@ class StoreConformance(ABC):
         assert (await again.counts()).dropped == {NEXT_TURN: 1}
         await again.record_batch(batch(0, 1))
         (entry,) = await again.batch(Step(0))
+        assert entry.agents == 2
         assert [one.loss_mask for one in entry.rollout.segments] == [b"\1" * 4, b"\0\0", b"\1" * 4]
 
     async def test_turns_of_an_episode_that_begins_anew_are_deleted(self, store: RunStore) -> None:
@@ -272,19 +275,20 @@ class StoreConformance(ABC):
         store.record_batch(batch(0, 1))
         again = await self.opened_again(store, tmp_path)
         prompts = {number: Prompt(f"sum:{number}", PROMPT, f'{{"next":{number}}}') for number in range(1, 6)}
-        tokens = rollout(3).completion_token_ids
+        tokens, by = rollout(3).completion_token_ids, authors_of(rollout(3).segments)
+        assert by
         assert await again.open_groups() == [
             RestoredGroup(
                 GroupId(2),
                 prompts[2],
                 (),
-                (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, (), 0.2),),
+                (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, (), 0.2, by),),
             ),
             RestoredGroup(
                 GroupId(3),
                 prompts[3],
                 (live(7, 1),),
-                (RestoredRollout(RolloutId(3), live(3), Version(3), Version(3), False, tokens),),
+                (RestoredRollout(RolloutId(3), live(3), Version(3), Version(3), False, tokens, 0.0, by),),
             ),
             RestoredGroup(GroupId(4), prompts[4], (live(4), live(6)), ()),
             RestoredGroup(GroupId(5), prompts[5], (), ()),
@@ -442,6 +446,26 @@ class StoreConformance(ABC):
         await store.set_meta("run_id", "a")
         await store.set_meta("run_id", "b")
         assert await store.get_meta("run_id") == "b"
+
+    # ---------------------------------------------------------------- tokens and the audit log
+
+    async def test_tokens_outlive_the_store_and_stay_revoked(self, store: RunStore, tmp_path: Path) -> None:
+        made = await store.create_token(b"h1", "ann", "viewer", made_unix_s=1.0, expires_unix_s=None)
+        with pytest.raises(StoreError):
+            await store.create_token(b"h2", "ann", "admin", made_unix_s=1.0, expires_unix_s=9.0)
+        assert await store.revoke_token(made.token_id, 2.0)
+        assert not await store.revoke_token(made.token_id, 3.0)
+        assert not await store.revoke_token(99, 3.0)
+        second = await store.create_token(b"h2", "ann", "admin", made_unix_s=3.0, expires_unix_s=9.0)
+        again = await self.opened_again(store, tmp_path)
+        assert await again.tokens() == [replace(made, revoked_unix_s=2.0), second]
+        await again.close()
+
+    async def test_the_audit_log_is_read_backwards(self, store: RunStore) -> None:
+        row = AuditRow(1.0, "ann", "operator", "peers", "a, b", "drain", "done")
+        numbers = [await store.record_audit(row) for _ in range(3)]
+        assert [number for number, _ in await store.audit_rows(None, 2)] == numbers[:0:-1]
+        assert await store.audit_rows(numbers[1], 9) == [(numbers[0], row)]
 
     async def test_every_event_has_a_cause(self, store: RunStore) -> None:
         await store.record_note(Note("peer", "p1", "joined"), cause="peer p1")
