@@ -1,6 +1,7 @@
 """Run one benchmark and print its figures: ``python -m bench NAME [options] [--json]``.
 
 With --json, stdout holds only one object {"bench", "settings", "machine", "figures": {key: number}}.
+If a part of the benchmark fails, its figures are null, "failed": {part: error} is added, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ BENCHES = {
     },
     "durability": {
         "churn": "Run the main job with a peer killed half way and one joining late; compare with a clean run.",
+        "busy": "Run the main job beside processes that spin; report reward, seconds and restarts of processes.",
         "chaos": "Run the main job while every process is killed, stopped or suspended; compare with a clean run.",
         "resume": "Kill the learner at every labelled point and restart it; check that training stays bit-identical.",
         "load": "Load the coordinator with thousands of peers; report ack times, CPU, memory and losses.",
         "crash": "Kill the coordinator under load; report lost acknowledged rollouts and the time to recover.",
+        "failover": "Kill the leading one of two coordinators under load; report losses and the time to take over.",
         "turns": "Kill the coordinator during episodes of several turns; report lost acknowledged turns.",
         "powerloss": "Cut the power of a disk under the ledger; check that every acknowledged change survives.",
         "mutants": "Plant bugs into the real code; report how many the simulator finds, and within how many seeds.",
@@ -57,6 +60,8 @@ BENCHES = {
         "golden": "Compute 8 GB from Virginia to nine AWS regions: over direct links, and over widest paths.",
         "shapes": "Compare stripes, a tree, a chain and a star with the fluid bound of a broadcast.",
         "transports": "Compare one chunk link on raw sockets, direct and over libp2p: MB/s, and MB per CPU second.",
+        "loopback": "Measure processor time per GB, and MB/s, from origin to peer on loopback; beside nginx, aria2 ...",
+        "sizes": "Publish versions of a given size through real processes: memory of each role, stage timings.",
         "broadcast": (
             "Measure the time until the last peer holds a verified copy / physical limit, in an emulated network."
         ),
@@ -92,7 +97,7 @@ BENCHES = {
     },
     "adversary": {
         "flood": "Flood a coordinator with 200 hostile connections; report what honest members and its memory notice.",
-        "adversary": "Try 16 kinds of attackers, and hostile peers in a real run; report what each achieves.",
+        "adversary": "Try 20 kinds of attackers, and hostile peers in a real run; report what each achieves.",
     },
     "tasks": {
         "environments": "Train on the shipped environments: reward before and after, and tokens tokenised twice.",
@@ -129,12 +134,16 @@ def main(arguments: list[str] | None = None) -> int:
             "machine": describe_machine(),
             "figures": outcome.figures | dict.fromkeys(outcome.missing),
         }
+        if outcome.failed:
+            document["failed"] = dict(outcome.failed)
         print(json.dumps(document, indent=2))
     else:
         width = max(map(len, outcome.figures), default=0)
         for key, value in outcome.figures.items():
             print(f"{key:<{width}}  {value:g}")
-    return 0
+    for part, reason in outcome.failed.items():
+        print(f"the part {part} failed: {reason}", file=sys.stderr)
+    return 1 if outcome.failed else 0
 
 
 if __name__ == "__main__":

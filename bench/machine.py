@@ -9,8 +9,8 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ _ALONE_TIMEOUT_S = 3600.0
 class Outcome:
     """The result of a benchmark: the settings it ran with, and its figures by key.
 
-    ``missing`` names keys that have no value on this machine; they are printed as null.
+    ``missing`` names keys that have no value on this machine; they are printed as null. ``failed`` has the error of
+    each part of the benchmark that failed while others went on.
     """
 
     settings: dict[str, Any]
     figures: dict[str, float]
     missing: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def describe_machine() -> dict[str, Any]:

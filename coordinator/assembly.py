@@ -18,6 +18,7 @@ from coordinator.core.core import CoordinatorCore, CoreSettings
 from coordinator.core.decisions.state import Restored
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event, Started
+from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.flight_format import FORMAT, Head
 from coordinator.environments.player import EpisodePlayer
 from coordinator.fleet.applied import AppliedWorkers
@@ -25,7 +26,7 @@ from coordinator.fleet.setup import FleetHandle, applied_path, coroutines, make_
 from coordinator.http.server import HttpServer
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
-from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import CompactingStore
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.all_sinks import open_sinks
 from coordinator.prompts.problems import Problems
@@ -45,6 +46,8 @@ from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.flight_recorder import Recorder
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
+from coordinator.stores.leadership import Leadership
+from coordinator.stores.opening import open_store
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
@@ -67,6 +70,8 @@ class Endpoints:
 
     http_url: str
     grpc_address: str
+    page_url: str
+    """Where people open the dashboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class Coordinator:
     run_id: RunId
     sampling: Sampling
     ca: RunCA
-    ledger: Ledger
+    ledger: CompactingStore
     problems: Problems
     sessions: Sessions
     shell: Shell
@@ -96,24 +101,30 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator[Coordinator]:
+async def started(
+    config: CoordinatorConfig, folder: RunFolder, leadership: Leadership | None = None
+) -> AsyncIterator[Coordinator]:
     """Start every component; on leaving, stop what was started in the opposite order.
+
+    Args:
+        leadership: of a store in PostgreSQL; None: the store is SQLite.
 
     Raises:
         RollcastError: a component cannot start.
     """
     async with AsyncExitStack() as stack:
-        ledger = Ledger.open(folder.ledger)
+        ledger = open_store(config.store, folder, leadership)
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run)
         problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer, start.rewards)
         stack.push_async_callback(problems.close)
         # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
-        authority = await run_authority(ledger, folder, start.run_id)
+        authority = await run_authority(ledger, folder, start.run_id, _key_file(config, folder))
         coordinator = _assemble(config, folder, start, ledger, problems, authority, stack)
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
+        await ledger.set_meta(VERSIONS_KEPT, coordinator.shell.core.rules.kept.to_json())  # S may have been raised
         # The core needs the learner's reports, what the capacity model decided and learned, and the operator's orders
         # before a member connects.
         coordinator.shell.apply(Started())
@@ -132,6 +143,11 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
         yield coordinator
+
+
+def _key_file(config: CoordinatorConfig, folder: RunFolder) -> Path | None:
+    """Return the file of the key that encrypts keys in a shared store; None: the run folder keeps them."""
+    return folder.secrets / config.store.key_file if config.store.url else None
 
 
 def _start_record(
@@ -175,7 +191,7 @@ def _assemble(
     config: CoordinatorConfig,
     folder: RunFolder,
     start: RunStart,
-    ledger: Ledger,
+    ledger: CompactingStore,
     problems: Problems,
     ca: RunCA,
     stack: AsyncExitStack,
@@ -200,7 +216,7 @@ def _assemble(
         sink=sink,
         clock=time.monotonic,
         observe_answer_s=metrics.upload_answer_s.observe,
-        refuses_uploads=lambda: disk.refusing or metrics.loop_lag.sheds,
+        refuses_uploads=lambda: disk.refusing or metrics.loop_lag.sheds or not ledger.is_reached,
         learner_values=start.learner_values,
         learner_lives=start.learner_lives,
         record=record,
@@ -288,7 +304,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
     coordinator.invites.http_url = url
-    return Endpoints(url, coordinator.desk.grpc_address)
+    return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url)
 
 
 def _background(coordinator: Coordinator) -> Background:

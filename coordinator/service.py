@@ -15,7 +15,10 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
+from coordinator.stores.leadership import Leadership
+from coordinator.stores.opening import leadership_of
 from rollcast.runtime.config import dump_json
+from rollcast.runtime.errors import LeadershipLost
 from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, return_large_blocks
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
@@ -45,8 +48,24 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     return_large_blocks()  # uploads are parsed in blocks of megabytes, a few at a time
     raise_open_files_limit()  # each member has two connections
     folder = await asyncio.to_thread(_prepare, config)
-    async with started(config, folder) as coordinator:
-        failure = await _wait_until_over(coordinator, stop)
+    leadership = await leadership_of(config.store, folder, config.serve.advertise_host or config.serve.host, stop)
+    if config.store.url and leadership is None:  # a standby that was stopped before it led
+        return EXIT_INTERRUPTED
+    try:
+        return await _coordinate(config, folder, leadership, stop)
+    finally:
+        if leadership is not None:
+            await leadership.close()
+
+
+async def _coordinate(
+    config: CoordinatorConfig, folder: RunFolder, leadership: Leadership | None, stop: asyncio.Event
+) -> int:
+    async with started(config, folder, leadership) as coordinator:
+        gc.freeze()  # the run's parts live as long as the process: the collector need not scan them again and again
+        failure = await _wait_until_over(coordinator, leadership, stop)
+        if isinstance(failure, LeadershipLost):  # the run goes on at the other coordinator, as do its members
+            raise failure
         if coordinator.start.learner_finished:
             await asyncio.sleep(RETURN_S)
         finished = coordinator.shell.finished.is_set() and failure is None
@@ -64,19 +83,33 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
             log.exception("ending the failed run failed too")
         if failure is not None:
             raise failure
+        if finished:
+            await _stay(config.serve.stay_s, stop)
         return 0 if finished else EXIT_INTERRUPTED
 
 
-async def _wait_until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exception | None:
+async def _wait_until_over(
+    coordinator: Coordinator, leadership: Leadership | None, stop: asyncio.Event
+) -> Exception | None:
     """Wait until the learner finishes, ``stop`` is set or an error occurs; return the error, or None."""
     waits = [asyncio.create_task(event.wait()) for event in (coordinator.shell.finished, stop)]
-    ends: list[asyncio.Future[Any]] = [*waits, coordinator.shell.failure]
+    lost = [] if leadership is None else [leadership.lost]
+    ends: list[asyncio.Future[Any]] = [*waits, coordinator.shell.failure, *lost]
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()
+    if lost and lost[0].done():
+        return lost[0].result()
     return coordinator.shell.failure.result() if coordinator.shell.failure.done() else None
+
+
+async def _stay(seconds: float, stop: asyncio.Event) -> None:
+    """Keep serving the dashboard of the finished run for some time, or until ``stop`` is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
 
 
 async def _wait_for_goodbyes(coordinator: Coordinator) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -248,6 +248,7 @@ class TrainingLoop:
         if batch.replayed:
             kill_point("batch_replayed")
         self._kappa = batch.publish_every_steps or self._settings.publish_every_steps
+        self._keep_versions_for(batch.staleness_limit)
         self._parts.reporter.update("training", f"step {self.step + 1} of {self._settings.steps}")
         rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
         with self._time.part("behaviour_s"):
@@ -269,7 +270,9 @@ class TrainingLoop:
         with self._time.part("checkpoint_s"):
             await self._checkpoint(published)
         if not batch.replayed:  # the earlier life of this learner evaluated after replayed steps
-            self._parts.evaluations.step_done(self.step, self._at.newest_version, self._parts.publications.kept())
+            publications = self._parts.publications
+            kept, announced = publications.kept(), publications.announced()
+            self._parts.evaluations.step_done(self.step, self._at.newest_version, kept, announced)
         values |= self._parts.evaluations.take_figures() | skipped
         values |= signal_of(rows, self._settings.completion_tokens_max, self._settings.stop_token_ids)
         values |= {
@@ -289,6 +292,18 @@ class TrainingLoop:
         audits = [one.to_pb(trained=one.rollout_id in trained) for one in self._findings]
         await self._parts.coordinator.report_step(self.step, values, audits)
         kill_point("reported")
+
+    def _keep_versions_for(self, staleness_limit: int) -> None:
+        """Keep versions up to this age from now on: the coordinator uses none that is older than was kept before."""
+        settings = self._settings
+        if staleness_limit > settings.rules.staleness_limit:
+            _log.info("keeping versions for longer", staleness_limit=staleness_limit)
+            self._parts.retained.map_at_least(staleness_limit + 2)
+            self._settings = replace(
+                settings,
+                rules=replace(settings.rules, staleness_limit=staleness_limit),
+                keep_versions=max(settings.keep_versions, staleness_limit + 2),
+            )
 
     def _train(self, rows: list[TrainingRow], taught: list[FloatArray] | None) -> dict[str, float]:
         trainer, packed = self._parts.trainer, self._packed(rows)

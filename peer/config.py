@@ -116,6 +116,9 @@ class LinkConfig(ConfigModel):
     """Bytes after which a circuit is closed; its two ends may open another."""
     relay_circuit_minutes: float = Field(120.0, gt=0.0)
     """Minutes after which a circuit is closed; its two ends may open another."""
+    relay_on_arrival: bool = True
+    """Whether an origin sends the chunks of a version on while the learner still pushes them; otherwise once the
+    coordinator has announced the version. Peers use a version only once it is announced."""
     map_port: bool = False
     """Ask this machine's router, over NAT-PMP or UPnP, to forward link.port (with p2p also p2p_port), and advertise the
     external address that it returns. The mapping is renewed while the process runs and removed on shutdown."""
@@ -138,9 +141,13 @@ class LinkConfig(ConfigModel):
 
 
 class StoreConfig(ConfigModel):
-    """Versions kept on disk."""
+    """Versions kept on disk and in memory."""
 
-    keep_versions: int = Field(8, ge=2)
+    states_in_memory: bool = True
+    """Whether weights that are made from a delta stay in memory, so that only deltas are written to disk at each step,
+    and full weights now and then. Weights that take more than half of the available memory are made on disk, and so are
+    those for the engines vllm and sglang, which read files, and for mirror.folder."""
+    keep_versions: int = Field(2, ge=2)
     """Number of newest versions whose full weights are kept; older ones are removed once they are no longer read."""
     keep_deltas: int = Field(16, ge=1)
     """Number of newest versions whose deltas are kept, for peers that update version by version."""
@@ -208,3 +215,9 @@ class PeerConfig(ConfigModel):
     stop within 2 s. The service manager's own stop timeout must be longer."""
     spool_bytes_max: int = Field(256 << 20, ge=1 << 20)
     """Memory for finished rollouts that wait for the coordinator, in bytes. While it is full no batch starts."""
+
+    @property
+    def states_in_memory(self) -> bool:
+        """Return whether states made from deltas stay in memory: nothing besides this process reads their files."""
+        reads_files = self.mirror.folder is not None or (self.role == "peer" and self.engine.chosen_kind != "jax")
+        return self.store.states_in_memory and not reads_files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -48,6 +49,7 @@ from peer.worker.text import RunText
 from peer.worker.uploads import Uploader
 from peer.worker.worker import Worker
 from rollcast.runtime.errors import RollcastError, StoreError
+from rollcast.wire.donor_end import remove_end, write_end
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -74,6 +76,7 @@ async def run(
     """
     with state_folder_lock(config.state_folder):
         limits = OwnerLimitsBook(config)
+        remove_end(config.state_folder)
         if limits.limits.polite and config.role == "peer":
             be_polite()
         started = await unless(stop, _start(limits, engine_factory))
@@ -215,6 +218,7 @@ class PeerProcess:
                 ended = [tasks[name].result() for name in ("stop", "worker") if name in tasks and tasks[name].done()]
                 reason = ended[0] if ended else STOPPED_BY_SIGNAL
             await end(reason, tasks, worker=self._worker, session=self._session, relay=self._relay)
+            await asyncio.to_thread(write_end, self._config.state_folder, reason, unix_s=time.time())
             if errors:
                 raise errors[0]
             return 0
@@ -390,6 +394,7 @@ class PeerProcess:
             advertise=self._advertise,
             cores=os.cpu_count() or 1,
             accelerator=None if self._engine is None else self._engine.hardware,
+            sampler="" if self._engine is None else self._engine.sampler,
             held_versions=self._store.versions(),
             held_leases=None if self._worker is None else self._worker.held_leases,
             instance_id=self._instance_id,

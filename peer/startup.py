@@ -120,7 +120,13 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
     except OSError as error:
         raise store_error(folder, error) from None
     keep = config.store
-    return ChunkStore(folder / run_id, keep.keep_versions, keep_deltas=keep.keep_deltas, keep_bytes=keep.keep_bytes)
+    return ChunkStore(
+        folder / run_id,
+        keep.keep_versions,
+        keep_deltas=keep.keep_deltas,
+        keep_bytes=keep.keep_bytes,
+        in_memory=config.states_in_memory,
+    )
 
 
 def make_engine(config: PeerConfig) -> Engine:

@@ -20,11 +20,11 @@ from coordinator.core.causes import cause_of
 from coordinator.core.events import actions as act
 from coordinator.core.events import events as ev
 from coordinator.core.members.mismatch import KL_KEY
-from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.sinks.sink import Sink
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.event_log import EventRows
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.sim.kernel.rpc import Reply
 from rollcast.sim.kernel.sessions import Session

@@ -24,10 +24,10 @@ from coordinator.http.tokens import operator_key
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.saved_orders import Orders
-from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.file import FileSink
 from coordinator.shell.shell import Shell
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA

@@ -65,7 +65,6 @@ IMPURE_ALL_THE_SAME: Mapping[str, Set[str]] = {
     "capacity/planner/planner.py": {"time"},  # it reports how long solving took
     "capacity/replan/event_files.py": {"pathlib"},
     "capacity/reports/plots.py": {"pathlib"},
-    "coordinator/views/event_rows.py": {"sqlite3"},
     "coordinator/views/runs.py": {"threading", "pathlib"},
     # The objective is arithmetic on arrays: jax is its language, not I/O.
     **dict.fromkeys((f"learner/objective/{name}.py" for name in ("objective", "factors", "build")), _JAX),

@@ -27,7 +27,7 @@ _ADAPTED_BYTES = 2.0  # of a parameter where only adapters are trained
 _TRAINING_SHARE = 0.8  # of the memory, which activations share
 _CHECKPOINT_BYTES = 12.0  # of a parameter: float32 master and AdamW's two moments
 _CHECKPOINTS = 3  # learner's checkpoint.keep, and the one that is being written
-_VERSIONS = 8  # the origin's keep_versions
+_VERSIONS = 2  # the origin's keep_versions
 _HOURS_PER_MONTH = 730.0
 
 

@@ -18,7 +18,7 @@ PRIOR_HOURS = 8.0  # worker hours that the stated rate is worth
 _FADES_HOURS = 6.0  # after which what was seen counts 1/e
 
 Market = tuple[str, str, str]  # provider, region, hardware
-MARKETS_MAX = 1024  # kept over a restart
+MARKETS_MAX = 1024  # kept, besides those that have workers, and kept over a restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,18 @@ class Preemptions:
         market = (worker.provider, worker.region, worker.hardware)
         seen = self._markets.get(market)
         if seen is None:
+            self._make_room()
             seen = self._markets[market] = _Seen(counted_at=now)
         seen.count(now)
         return seen
+
+    def _make_room(self) -> None:
+        """Remove the market that has been without workers the longest, where so many are known already.
+
+        What was seen of it has faded the most. A market with workers stays, because they are still to be counted out.
+        """
+        if len(self._markets) < MARKETS_MAX:
+            return
+        empty = [market for market, one in self._markets.items() if not one.present]
+        if empty:
+            del self._markets[min(empty, key=lambda market: self._markets[market].counted_at)]

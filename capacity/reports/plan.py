@@ -17,6 +17,7 @@ from capacity.reports.tables import TICK, Cell, Column, Sheet
 ROWS_SHOWN = 40
 """Most rows of the text table; the others are counted. CSV, HTML and JSON have all."""
 
+_CENT_USD = 0.01  # costs are printed in cents
 _REASONS_SHOWN = 8  # most reasons under the table: of pinned workers, and of those that no price would make chosen
 
 CANDIDATE_COLUMNS = (
@@ -129,7 +130,7 @@ def totals_lines(plan: Plan) -> tuple[str, ...]:
         f"whole bill {totals.usd_per_hour:,.2f} $/h, {totals.usd_per_step:,.4f} $/step",
         f"T_bcast {plan.t_bcast_s:,.1f} s · T_gen p90 {plan.t_gen_p90_s:,.1f} s · "
         f"S needed {plan.staleness_needed} of {plan.demand.staleness_limit} · "
-        f"no set costs less than {plan.lp_bound_usd_per_hour:,.2f} $/h (LP bound), gap {plan.gap:.2%}{_of_whole(plan)}",
+        f"{_proof(plan)}",
         _expected_line(plan),
     )
 
@@ -209,13 +210,17 @@ def _slack_line(plan: Plan) -> str:
     return f"the cheapest learner step; the learner is {share:.0%} of the bill whether it trains or waits"
 
 
-def _of_whole(plan: Plan) -> str:
-    """Return the bound for sets of whole workers, empty if unknown.
+def _proof(plan: Plan) -> str:
+    """Return what is proven about the plan's cost: that it is the least, or how far it is from a bound at most.
 
-    It is reported with the LP bound because a set of few workers costs far more than the LP bound.
+    The bound for sets of whole workers is 0 where it is unknown. It counts beside the relaxation's, which a set of few
+    workers cannot reach.
     """
-    bound = plan.integer_bound_usd_per_hour
-    return f"; no set of whole workers costs less than {bound:,.2f} $/h" if bound > 0 else ""
+    cost = plan.usd_per_hour
+    bound = max(plan.lp_bound_usd_per_hour, plan.integer_bound_usd_per_hour)
+    if bound >= cost - _CENT_USD / 2.0:
+        return f"proven cheapest: {cost:,.2f} $/h"
+    return f"no set costs less than {bound:,.2f} $/h, {1.0 - bound / cost:.1%} below this one"
 
 
 def row_sheet(plan: Plan) -> Sheet:

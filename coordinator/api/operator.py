@@ -212,13 +212,13 @@ class ActRoutes:
         return settings_of(self._core, self._budget)
 
     async def _set(self, call: Call) -> Answer:
-        wanted = proposed_settings(call.body, self._core.rules, self._budget)
+        wanted = proposed_settings(call.body, self._core.rules, self._budget, steps=self._core.settings.steps)
         await self._give(*orders_of(wanted, self._core.rules.rules, self._budget))
         return settings_of(self._core, self._budget)
 
     async def _preview(self, call: Call) -> Answer:
         asked: PreviewAsked = call.body
-        wanted = proposed_settings(asked, self._core.rules, self._budget)
+        wanted = proposed_settings(asked, self._core.rules, self._budget, steps=self._core.settings.steps)
         change = Change(
             staleness_limit=wanted.staleness_limit,
             publish_every_steps=wanted.publish_every_steps,

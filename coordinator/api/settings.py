@@ -85,7 +85,10 @@ def settings_of(run: RunRules, budget: Budget) -> RunSettings:
     first = configured.activation.budget
     return RunSettings(
         staleness_limit=Setting(
-            value=rules.limit, configured=configured.staleness_limit, least=rules.limit_least, most=rules.limit_most
+            value=rules.limit,
+            configured=configured.staleness_limit,
+            least=rules.limit_least,
+            most=limit_most(rules.limit, configured.steps),
         ),
         publish_every_steps=PeriodSetting(
             value=rules.publish_every_steps,
@@ -100,8 +103,13 @@ def settings_of(run: RunRules, budget: Budget) -> RunSettings:
     )
 
 
-def proposed_settings(change: SettingsChange, rules: RulesInForce, budget: Budget) -> ProposedSettings:
-    """Return the settings after a change.
+def limit_most(limit: int, steps: int) -> int:
+    """Return the largest S that may be set where ``limit`` is in force: no rollout gets older than the run's steps."""
+    return max(limit, steps)
+
+
+def proposed_settings(change: SettingsChange, rules: RulesInForce, budget: Budget, *, steps: int) -> ProposedSettings:
+    """Return the settings after a change, in a run of so many steps.
 
     Raises:
         MalformedMessage: a value is missing, out of range, or does not fit another.
@@ -113,23 +121,23 @@ def proposed_settings(change: SettingsChange, rules: RulesInForce, budget: Budge
     limit = int(named.get("staleness_limit", rules.limit))
     period = named.get("publish_every_steps", rules.rules.publish_every_steps)
     period = 0 if period == "auto" else int(period)
-    _check(limit, period, rules)
+    _check(limit, period, limit_most(rules.limit, steps))
     limits = {name: named[name] for name in ("usd_per_hour_max", "usd_total_max") if name in named}
     return ProposedSettings(limit, period, replace(budget, **limits))
 
 
-def _check(limit: int, period: int, rules: RulesInForce) -> None:
-    if not 0 <= limit <= rules.limit_most:
+def _check(limit: int, period: int, most: int) -> None:
+    if not 0 <= limit <= most:
         raise MalformedMessage(
-            f"S can be set from {rules.limit_least} to {rules.limit_most} during this run",
-            cause="the run keeps versions only as long as the S at its start requires",
-            fix="restart the coordinator and the learner with a larger run.staleness_limit",
+            f"S can be set from 0 to {most} during this run",
+            cause="no rollout gets older than the run has steps",
+            fix=f"set S to {most} or less",
         )
     if period > limit + 1:
         raise MalformedMessage(
             f"kappa = {period} does not fit S = {limit}",
             cause="the newest version would sometimes be too old",
-            fix=f"set kappa from 1 to {limit + 1} or auto, or S from {max(0, period - 1)} to {rules.limit_most}",
+            fix=f"set kappa from 1 to {limit + 1} or auto, or S from {max(0, period - 1)} to {most}",
         )
 
 

@@ -54,7 +54,10 @@ class StepsQuery(Query):
 
 
 class EventsQuery(Query):
-    """Filter of events: kinds separated by commas; a peer's id or name, or another subject; a text in any field."""
+    """Filter of events: kinds separated by commas; a peer's id or name, or another subject; a text in any field.
+
+    Without a filter, the notes of each learner step's waits (kind learner_waited) are left out.
+    """
 
     kind: str = Field("", max_length=1024)
     subject: str = Field("", max_length=128)
@@ -302,7 +305,14 @@ class ViewRoutes:
     async def _get_events(self, call: Call) -> Answer:
         asked: EventsQuery = call.query
         kinds = tuple(one for one in asked.kind.split(",") if one)
-        wanted = Wanted(kinds=kinds, subject=asked.subject, text=asked.q, before=asked.before, limit=asked.limit)
+        wanted = Wanted(
+            kinds=kinds,
+            subject=asked.subject,
+            text=asked.q,
+            before=asked.before,
+            limit=asked.limit,
+            without_routine=not (kinds or asked.subject or asked.q),
+        )
         return await self._in_thread(lambda: to_text(self._rows.page(wanted)))
 
     async def _get_event(self, call: Call) -> Answer:

@@ -33,7 +33,7 @@ from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.saved_orders import OrderRecorder, Orders
-from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import RunStore
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.shell.activation_solver import PreviewSolver
 from coordinator.shell.evaluations import Evaluations
@@ -55,7 +55,7 @@ class HttpParts:
     config: CoordinatorConfig
     folder: RunFolder
     run_id: RunId
-    ledger: Ledger
+    ledger: RunStore
     shell: Shell
     desk: JoinDesk
     invites: InviteIssuer

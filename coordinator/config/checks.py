@@ -105,6 +105,10 @@ class HttpServiceConfig(ConfigModel):
     """Requests at a time, of each verifier process."""
     attempts: int = Field(4, ge=1, le=20)
     """Attempts at one request within verifier.timeout_s, with growing, random pauses."""
+    connect_timeout_s: float = Field(5.0, gt=0.0, le=600.0)
+    """Seconds for one attempt to connect, the resolution of the name included."""
+    attempt_timeout_s: float = Field(120.0, gt=0.0, le=3600.0)
+    """Seconds for one attempt until its whole answer is there; verifier.timeout_s ends all of them."""
     response_bytes_max: int = Field(1 << 20, ge=1 << 10, le=64 << 20)
     """Most bytes of an answer; a longer one is a failure."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -132,12 +133,17 @@ class ServeConfig(ConfigModel):
     """Port that peers and `rollcast peer check` dial to find the kind of their router; 0: any free port each time,
     which a firewall will block.
     """
+    page_url: str = Field("", pattern=r"^(https?://[A-Za-z0-9._:\[\]-]{1,255})?$")
+    """Address under which people open the dashboard, where it is not the one that members use (https://HOST:PORT)."""
+    stay_s: float = Field(0.0, ge=0.0)
+    """Seconds for which the dashboard stays after the run has ended; a signal to stop ends them."""
 
     @property
     def hosts(self) -> list[str]:
         """Return the names and addresses at which the coordinator is reached, without ports."""
         further = (re.sub(r":[0-9]+:[0-9]+$", "", place).strip("[]") for place in self.advertise_further)
-        return [host for host in (self.host, self.advertise_host, *further) if host]
+        page = urlsplit(self.page_url).hostname
+        return [host for host in (self.host, self.advertise_host, *further, page) if host]
 
 
 class LeaseConfig(ConfigModel):
@@ -182,7 +188,7 @@ class MembershipConfig(ConfigModel):
     heartbeat_interval_s: float = Field(1.0, gt=0.0)
     """Seconds between two heartbeats of a peer."""
     heartbeat_timeout_s: float = Field(5.0, gt=0.0)
-    """Seconds of silence after which a peer counts as disconnected."""
+    """Seconds of silence after which a peer counts as disconnected, while its event loop and the coordinator's run."""
     no_peer_timeout_s: float = Field(120.0, gt=0.0)
     """Seconds without a peer that may work, counted from the first version, after which the run stops with RC202."""
     start_timeout_s: float = Field(3600.0, gt=0.0)
@@ -301,6 +307,16 @@ class LimitsConfig(ConfigModel):
 class StoreConfig(ConfigModel):
     """Limits on what is stored of a long run, and the reserve for a full disk."""
 
+    url: str = ""
+    """PostgreSQL database of the run, without a password, as postgresql://USER@HOST/DATABASE; empty: SQLite in the run
+    folder. A second coordinator with the same URL is a standby (docs/scale.md).
+    """
+    key_file: Path = Path("store.key")
+    """With url: file of the key that encrypts the run authority's key in the database. The first coordinator makes it;
+    copy it to the standby. Relative paths are in the run folder's secrets/.
+    """
+    outage_max_s: float = Field(60.0, gt=0.0)
+    """Seconds for which a PostgreSQL that does not answer is tried again; meanwhile uploads are refused as `busy`."""
     margin_steps: int = Field(256, ge=0)
     """Steps whose batches are kept beyond those that the learner's oldest checkpoint could request again."""
     compaction_interval_s: float = Field(10.0, gt=0.0)
@@ -357,7 +373,7 @@ class CoordinatorConfig(ConfigModel):
     relay: RelayConfig = RelayConfig()
     """Broadcast of versions from the origin to the peers."""
     stages: list[StageConfig] = Field(default_factory=list, max_length=64)
-    """Stages of growing length and difficulty, in the order of their from_step; none: one for the whole run."""
+    """Stages of growing length and difficulty, in their order; none: one for the whole run."""
     selection: SelectionConfig = SelectionConfig()
     """Selection of the prompts and prompt groups that are trained on."""
     capacity: CapacityConfig = CapacityConfig()

@@ -31,7 +31,7 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.invite import Invite
 
 if TYPE_CHECKING:
-    from coordinator.ledger.sqlite import Ledger
+    from coordinator.ledger.store import RunStore
     from coordinator.shell.sessions import Sessions
     from coordinator.shell.shell import Shell
 
@@ -230,7 +230,7 @@ async def want_applied(fleet: ProviderFleet, applied: AppliedWorkers) -> None:
 
 
 def make_callbacks(
-    shell: Shell, sessions: Sessions, ledger: Ledger, invite: Callable[[], Awaitable[str]]
+    shell: Shell, sessions: Sessions, ledger: RunStore, invite: Callable[[], Awaitable[str]]
 ) -> FleetCallbacks:
     """Connect a fleet to its coordinator; ``invite`` makes the invite with which one new worker joins."""
 

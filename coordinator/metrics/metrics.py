@@ -23,6 +23,7 @@ SHEDS_ABOVE_S = 1.0  # a peer's heartbeat must be read within its timeout, which
 TAKES_BELOW_S = 0.25  # well below SHEDS_ABOVE_S: hysteresis against flapping
 
 
+BLOCKS_WINDOW_S = 15.0  # Prometheus' usual interval between scrapes
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # (name, help, key of the status); a key whose value is None is left out of the scrape.
@@ -104,6 +105,12 @@ class CoordinatorMetrics:
             registry=self.registry,
         )
         self.loop_lag = LoopLag()
+        self.loop_blocks = LoopBlocks()
+        Gauge(
+            "rollcast_loop_block_max_seconds",
+            "Longest time for which the coordinator's event loop served nothing else, in the last 15 to 30 seconds.",
+            registry=self.registry,
+        ).set_function(lambda: self.loop_blocks.longest_s)
         self.store_free_bytes = Gauge(
             "rollcast_store_free_bytes", "Free bytes on the run folder's disk.", registry=self.registry
         )
@@ -138,6 +145,29 @@ class LoopLag:
             self.sheds = True
         elif seconds < TAKES_BELOW_S:
             self.sheds = False
+
+
+class LoopBlocks:
+    """Keeps the longest block of the event loop, over this window and the one before.
+
+    A scrape every BLOCKS_WINDOW_S seconds, as is usual, misses no block.
+    """
+
+    def __init__(self) -> None:
+        self._now_s = self._before_s = 0.0
+        self._window_ends_at = 0.0
+
+    def observe(self, late_s: float, at: float) -> None:
+        """Note how late a timer was, in seconds; ``at`` is the loop's time."""
+        if at >= self._window_ends_at:
+            self._before_s, self._now_s = self._now_s, 0.0
+            self._window_ends_at = at + BLOCKS_WINDOW_S
+        self._now_s = max(self._now_s, late_s)
+
+    @property
+    def longest_s(self) -> float:
+        """Return the longest block in seconds."""
+        return max(self._now_s, self._before_s)
 
 
 class _DoorCollector(Collector):

@@ -27,7 +27,7 @@ export function Page({ params }) {
   const change = html`<${Button} icon="settings" onClick=${() => setChanging(true)}>Change S, κ, budget<//>`;
   return html`<${PageHead} title="Capacity" note=${data ? MODES[data.mode] || "" : ""}>${change}<//>
     ${!data && (first.error ? html`<${Problem} error=${first.error} retry=${first.reload} />` : html`<p class="loading muted">Waiting for the first figures…</p>`)}
-    ${data && html`<div class="stack"><${Plan} data=${data} /><${Who} data=${data} params=${params} /><div class="chart-grid"><${Money} data=${data} /><${Decisions} decisions=${data.decisions} /></div></div>`}
+    ${data && html`<div class="stack"><${Plan} data=${data} /><${Who} data=${data} params=${params} /><div class="chart-grid">${data.has_prices && html`<${Money} data=${data} />`}<${Decisions} decisions=${data.decisions} /></div></div>`}
     ${isChanging && html`<${Dialog} open title="Change S, κ, budget" onClose=${() => setChanging(false)} wide><${SettingsForm} onApplied=${() => setChanging(false)} /><//>`}`;
 }
 
@@ -37,7 +37,7 @@ function Plan({ data }) {
   const isShort = plan && !plan.infeasible && plan.rate_rollouts_per_second < plan.rate_needed_rollouts_per_second;
   return html`<section class="tiles" aria-label="Key figures">
       <${Tile} label="Workers on" value=${count(activation.on)} note=${`${count(activation.standby)} on standby`} />
-      <${Tile} label="Cost now" value=${usd(activation.usd_per_hour)} unit="/h" note=${plan ? `plan ${usd(plan.usd_per_hour)}/h` : "no plan yet"} />
+      ${data.has_prices && html`<${Tile} label="Cost now" value=${usd(activation.usd_per_hour)} unit="/h" note=${plan ? `plan ${usd(plan.usd_per_hour)}/h` : data.mode === "off" ? "of workers that are on" : "no plan yet"} />`}
       ${plan && html`<${Tile} label="Lower bound" value=${promised(usd(plan.lp_bound_usd_per_hour))} unit=${plan.infeasible ? "" : "/h"} note=${plan.infeasible ? "no set is sufficient" : gap(plan)} title="No set of these workers that meets the demand can cost less than this (linear relaxation)" />
       <${Tile} label="Rollouts/s" value=${promised(figure(plan.rate_rollouts_per_second))} note=${`${figure(plan.rate_needed_rollouts_per_second)} needed`} tone=${isShort ? "warn" : ""} />
       <${Tile} label="Learner busy" value=${promised(percent(plan.utilisation, 1))} note="predicted" />
@@ -66,14 +66,14 @@ const isOn = (one) => html`<${Badge} dot tone=${one.on ? "good" : "idle"}>${one.
 const COLUMNS = [
   { id: "name", title: "Worker", width: 160, grow: 0.5, value: (one) => one.name, cell: (one) => html`<b>${one.name}</b>` },
   { id: "on", title: "State", width: 136, value: (one) => Number(one.on) + (isPinned(one) ? 0.5 : 0), down: true, cell: (one) => isOn(one) },
-  { id: "reason", title: "Why", width: 240, grow: 4, value: (one) => one.reason, cell: (one) => html`<span class="muted" title=${whyOf(one)}>${whyOf(one)}</span>` },
+  { id: "reason", title: "Why", width: 240, grow: 4, value: (one) => one.reason, cell: (one) => html`<span class="muted two-lines" title=${whyOf(one)}>${whyOf(one)}</span>` },
   { id: "rate", title: "Rollouts/s", width: 90, end: true, down: true, rank: 1, value: (one) => one.rollouts_per_s, cell: (one) => figure(one.rollouts_per_s) },
-  { id: "price", title: "$/h", width: 74, end: true, down: true, rank: 1, value: (one) => one.usd_per_hour, cell: (one) => usd(one.usd_per_hour) },
-  { id: "each", title: "$ per 1,000", hint: "US dollars per thousand rollouts", width: 96, end: true, rank: 2, value: perRollout, cell: (one) => usd(perRollout(one)) },
+  { id: "price", title: "$/h", width: 74, end: true, down: true, rank: 1, sparse: true, value: (one) => one.usd_per_hour, cell: (one) => usd(one.usd_per_hour) },
+  { id: "each", title: "$ per 1,000", hint: "US dollars per thousand rollouts", width: 96, end: true, rank: 2, sparse: true, value: perRollout, cell: (one) => usd(perRollout(one)) },
 ];
 
 const card = (one) => html`<div class="worker-card"><div class="line"><span class="worker-name"><b>${one.name}</b></span><span>${isOn(one)}</span></div>
-  <div class="line muted"><span class="cut">${whyOf(one)}</span></div><div class="line muted"><span>${figure(one.rollouts_per_s)} rollouts/s</span><span>${usd(one.usd_per_hour)}/h</span></div></div>`;
+  <div class="line muted"><span class="two-lines">${whyOf(one)}</span></div><div class="line muted"><span>${figure(one.rollouts_per_s)} rollouts/s</span><span>${known(one.usd_per_hour) ? `${usd(one.usd_per_hour)}/h` : ""}</span></div></div>`;
 
 function Who({ data, params }) {
   const canAct = useMay("operator");
@@ -87,7 +87,7 @@ function Who({ data, params }) {
     ${picked.length ? html`<div class="fleet-bar picked" role="group" aria-label="Acts on the selected workers"><b role="status">${count(picked.length)} selected</b>
         <${ActButtons} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} /><${Button} onClick=${() => setSelected(new Set())}>Clear<//></div>`
       : html`<div class="fleet-bar"><h2>Which workers are on and why</h2><input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name or reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} /></div>`}
-    <${VirtualTable} label="Workers and why they are on" columns=${COLUMNS} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${88}
+    <${VirtualTable} label="Workers and why they are on" columns=${COLUMNS} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${96}
       onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} onOpen=${(id) => go(`workers/${id}`)} empty=${html`<${Empty} title=${data.workers.length ? "No worker matches" : "No workers are connected"} />`} />
     ${asked && html`<${ActDialog} act=${asked.act} peers=${asked.peers} onClose=${() => setAsked(null)} onDone=${() => setSelected(new Set())} />`}
   </section>`;

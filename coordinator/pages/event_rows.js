@@ -20,6 +20,9 @@ export function storyOf({ subject, name }) {
 /** The name of an event's subject on screen. */
 export const subjectWords = ({ subject, name }) => name || (subject.length > 24 ? `…${subject.slice(-10)}` : subject);
 
+/** The cause with the ends of peers' ids, which suffice to tell them apart. */
+export const causeWords = ({ cause }) => cause.replace(/12D3KooW\w+/g, shortId);
+
 /** The page that shows the subject, or "". */
 export const subjectHref = ({ subject, name }) => (name ? href(`workers/${subject}`) : "");
 
@@ -35,8 +38,9 @@ export function detailWords({ kind, detail }) {
   }
 }
 
-/** Whether a live event matches the filter, by the server's rules. */
+/** Whether a live event matches the filter, by the server's rules: without one, the wait of each step is left out. */
 export function fits(event, { kind = "", subject = "", q = "" }) {
+  if (!kind && !subject && !q) return event.kind !== "learner_waited";
   if (kind && !kind.split(",").includes(event.kind)) return false;
   if (subject && event.subject !== subject && event.name !== subject) return false;
   const text = [event.subject, event.detail, event.cause].join("\n").toLowerCase();

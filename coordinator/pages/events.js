@@ -7,7 +7,7 @@ import { go, setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
 import { useFill, VirtualTable } from "/web/table.js";
 import { Aside } from "./aside.js";
-import { detailWords, fits, merged, storyOf, subjectHref, subjectWords, toneOf } from "./event_rows.js";
+import { causeWords, detailWords, fits, merged, storyOf, subjectHref, subjectWords, toneOf } from "./event_rows.js";
 import { Story } from "./story.js";
 import { Typed } from "./typed.js";
 
@@ -19,13 +19,13 @@ const COLUMNS = [
   { id: "time", title: "Time", width: 112, cell: (one) => html`<time datetime=${new Date(one.at_unix_s * 1000).toISOString()}>${clock(one.at_unix_s)}</time>` },
   { id: "kind", title: "Kind", width: 170, cell: (one) => html`<${Badge} tone=${toneOf(one.kind)}>${words(one.kind)}<//>` },
   { id: "subject", title: "About", width: 176, grow: 0.4, cell: (one) => (one.name ? html`<a href=${subjectHref(one)} tabindex="-1">${one.name}</a>` : html`<span title=${one.subject}>${subjectWords(one)}</span>`) },
-  { id: "detail", title: "What happened", width: 240, grow: 4, cell: (one) => html`<span title=${detailWords(one)}>${detailWords(one)}</span>` },
-  { id: "cause", title: "Cause", width: 130, grow: 0.6, rank: 1, cell: (one) => html`<span class="muted" title=${one.cause}>${one.cause}</span>` },
+  { id: "detail", title: "What happened", width: 240, grow: 4, cell: (one) => html`<span class="two-lines" title=${detailWords(one)}>${detailWords(one)}</span>` },
+  { id: "cause", title: "Cause", width: 130, grow: 0.6, rank: 1, cell: (one) => html`<span class="muted two-lines" title=${one.cause}>${causeWords(one)}</span>` },
 ];
 
 function card(one) {
   return html`<div class="worker-card"><div class="line"><${Badge} tone=${toneOf(one.kind)}>${words(one.kind)}<//><span class="muted">${clock(one.at_unix_s)}</span></div>
-    <div class="line"><b class="cut">${subjectWords(one)}</b></div><div class="line muted"><span class="cut">${detailWords(one)}</span></div></div>`;
+    <div class="line"><b class="cut">${subjectWords(one)}</b></div><div class="line muted"><span class="two-lines">${detailWords(one)}</span></div></div>`;
 }
 
 export function Page({ params, rest }) {
@@ -45,7 +45,7 @@ function Events({ params, openedId }) {
     <div class="fleet-main card flush">
       <${Filters} wanted=${wanted} kinds=${kinds} />
       ${error && html`<${Problem} error=${error} />`}
-      <${VirtualTable} label="Events" columns=${COLUMNS} rows=${events} keyOf=${keyOf} sort=${null} card=${card} cardHeight=${92}
+      <${VirtualTable} label="Events" columns=${COLUMNS} rows=${events} keyOf=${keyOf} sort=${null} card=${card} cardHeight=${104}
         opened=${openedId} onOpen=${open} empty=${busy ? html`<p class="muted">Reading the ledger…</p>` : html`<${Empty} title="No event matches"><${Button} onClick=${() => setParams({ kind: "", subject: "", q: "" })}>Show all<//><//>`} />
       <div class="table-foot"><span class="muted">${plural(events.length, "event")}${more ? ", newest first" : " in all"}</span>${more && html`<${Button} busy=${busy} onClick=${older}>Load older<//>`}</div>
     </div>

@@ -20,6 +20,9 @@ export function sentence(overview) {
   return waiting.for ? "Waiting for " + waiting.for + "." : "";
 }
 
+/** The first of the sentences: whether all is well. */
+const first = (text) => text.split(/(?<=\.) /)[0];
+
 /** Args: overview: the newest view, null before the first; onMenu: opens the navigation on narrow screens. */
 export function Head({ overview, onMenu, onOverview }) {
   const share = overview?.steps ? overview.step / overview.steps : 0;
@@ -31,7 +34,7 @@ export function Head({ overview, onMenu, onOverview }) {
       ${overview && html`<span class="head-step" title="${percent(share, 1)} of the run's steps">
         <span class="nowrap">step <b>${count(overview.step)}</b> of ${count(overview.steps)}</span><${Meter} value=${share} label="Learner steps done" /></span>`}
     </div>
-    ${!onOverview && html`<p class="head-sentence" title=${sentence(overview)}>${sentence(overview)}</p>`}
+    ${!onOverview && html`<p class="head-sentence" title=${sentence(overview)}>${first(sentence(overview))}</p>`}
     <${Connection} overview=${overview} />
   </header>`;
 }

@@ -94,8 +94,8 @@ function Tiles({ overview, history }) {
   return html`<div class="tiles overview-tiles">
     <${Tile} label="Reward" value=${fixed(overview.reward_train, 3)} note=${held} href=${href("run")} spark=${(overview.reward_history || []).slice(-SPARK_POINTS).map(([, value]) => value)} />
     <${Tile} label="Tokens per second" value=${compact(overview.tokens_per_s)} note="of all workers" href=${href("workers")} spark=${spark("tokens_per_s")} />
-    <${Tile} label="Learner busy" value=${percent(overview.learner_utilisation)} note=${known(overview.t_train_s) ? duration(overview.t_train_s) + " per step" : "of its time"} spark=${spark("learner_utilisation")} />
-    <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + (known(overview.peer_byte_share) ? ", " + percent(overview.peer_byte_share) + " from peers" : "")} title="From a version's announcement to the last active peer's verified copy; and the share of chunk bytes that peers received from each other" href=${href("broadcast")} spark=${spark("t_bcast_s")} />
+    <${Tile} label="Learner busy" value=${percent(overview.recent_utilisation)} note="of the last 20 steps" title=${known(overview.learner_utilisation) ? `${percent(overview.learner_utilisation)} of its time since the start` : ""} spark=${spark("learner_utilisation")} />
+    <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95)} title=${"From a version's announcement to the last active peer's verified copy." + (known(overview.peer_byte_share) ? ` Peers received ${percent(overview.peer_byte_share)} of chunk bytes from each other.` : "")} href=${href("broadcast")} spark=${spark("t_bcast_s")} />
     <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${beyond ? "bad" : ""} note=${known(overview.staleness_needed) ? `this fleet needs ${overview.staleness_needed}` : "staleness in steps"} spark=${spark("age_steps")} />
     <${Workers} workers=${overview.workers} />
     <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " per rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
@@ -141,7 +141,7 @@ const FLEET = [
   ["upload_bytes_per_s", "Upload", "by worker", rate, "slowest", true],
   ["age_steps", "Age trained", "learner steps", (value) => fixed(value, 1), "oldest", true],
   ["mismatch_kl", "Mismatch KL", "engine against learner, nats per token", undefined, "worst", true],
-  ["learner_utilisation", "Learner utilisation", "share of its time", percent, "", true],
+  ["learner_utilisation", "Learner utilisation", "share of its time, last 20 steps", percent, "", true],
   ["usd_per_hour", "Cost per hour", "of workers that are on", usd, "", true],
 ];
 

@@ -17,7 +17,7 @@ const NO_FILTER = Object.fromEntries(FILTERS.map((name) => [name, ""]));
 const keyOf = (one) => String(one.rollout_id);
 
 const COLUMNS = [
-  { id: "problem", title: "Problem", width: 130, grow: 0.4, cell: (one) => html`<span title=${one.problem_id}><b>${one.problem_id}</b> <span class="muted">#${one.sample_index}</span></span>` },
+  { id: "problem", title: "Problem", width: 130, grow: 0.4, cell: (one) => html`<span class="two-lines" title=${one.problem_id}><b>${one.problem_id}</b> <span class="muted">#${one.sample_index}</span></span>` },
   { id: "beginning", title: "Completion", width: 170, grow: 4, cell: (one) => html`<span title=${one.beginning}>${one.beginning}</span>` },
   { id: "reward", title: "Reward", width: 74, end: true, cell: (one) => figure(one.reward) },
   { id: "verdict", title: "Verdict", width: 110, rank: 3, cell: (one) => html`<${Verdict} one=${one} />` },
@@ -29,7 +29,7 @@ const COLUMNS = [
 ];
 
 function card(one) {
-  return html`<div class="worker-card"><div class="line"><b class="cut">${one.problem_id} <span class="muted">#${one.sample_index}</span></b><${Verdict} one=${one} /></div>
+  return html`<div class="worker-card"><div class="line"><b class="two-lines">${one.problem_id} <span class="muted">#${one.sample_index}</span></b><${Verdict} one=${one} /></div>
     <div class="line"><span class="cut">${one.beginning}</span><b>${figure(one.reward)}</b></div>
     <div class="line muted"><span class="cut">${one.peer}</span><span>version ${one.version}${known(one.age) ? `, age ${one.age}` : ""}, ${plural(one.tokens, "token")}</span></div></div>`;
 }

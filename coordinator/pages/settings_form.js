@@ -7,7 +7,7 @@ import { Preview, usePreview } from "./preview.js";
 import { askToSignIn, useMay } from "./session.js";
 
 const FIELDS = [
-  { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "Maximum age of a rollout that is trained on. A larger S lets slower workers contribute; a smaller S keeps training closer to on-policy." },
+  { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "Maximum age of a rollout that is trained on. A larger S lets slower workers contribute; a smaller S keeps training closer to on-policy. A raised S takes effect step by step, because the learner keeps older versions from then on." },
   { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "A larger κ saves network traffic, but rollouts are older. auto publishes as often as broadcasts allow." },
   { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "Limit on the cost of all workers that are on. Leave empty for no limit." },
   { key: "usd_total_max", label: "Total budget", suffix: "$", step: "any", optional: true, hint: "No more workers are switched on once it is spent. Leave empty for no limit." },

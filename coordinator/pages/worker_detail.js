@@ -8,14 +8,16 @@ import { PeerReputation } from "./reputation.js";
 import { Story } from "./story.js";
 import { lagTone, pathsOf, reachedBy, seenTone, stateOf, toneOf } from "./worker_rows.js";
 
-export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) {
+const PLANNER = { off: "off: all workers are used", advise: "only advises", act: "switches it on and off" };
+
+export function WorkerDetail({ worker, byName, stalenessLimit, plannerMode, canAct, onAct }) {
   const state = stateOf(worker), isUrgent = state === "quarantined" || state === "banned";
   const reputation = worker.role === "peer" && html`<${PeerReputation} key=${worker.peer_id} peerId=${worker.peer_id} />`;
   return html`<div class="detail">
     <p class="detail-state"><${Badge} dot tone=${toneOf(state)}>${words(state)}<//> <span class="muted">${worker.reason}</span></p>
     <${ActButtons} canAct=${canAct} onAct=${onAct} />
     ${isUrgent && reputation}
-    <${Facts} worker=${worker} byName=${byName} stalenessLimit=${stalenessLimit} />
+    <${Facts} worker=${worker} byName=${byName} stalenessLimit=${stalenessLimit} plannerMode=${plannerMode} />
     ${!isUrgent && reputation}
     <h3>Chunks</h3>
     <${Shares} label="Chunk bytes received" parts=${[
@@ -28,7 +30,7 @@ export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) 
   </div>`;
 }
 
-function Facts({ worker, byName, stalenessLimit }) {
+function Facts({ worker, byName, stalenessLimit, plannerMode }) {
   const lag = worker.version_lag;
   const facts = [
     ["Peer id", html`<code class="peer-id">${worker.peer_id}</code> <${CopyButton} text=${worker.peer_id} aria-label="Copy the peer id">${null}<//>`],
@@ -48,8 +50,8 @@ function Facts({ worker, byName, stalenessLimit }) {
     ["Tokens/s", compact(worker.tokens_per_s)],
     ["Rollouts in flight", html`${count(worker.open_slots)} open, ${count(worker.concurrent_rollouts)} at once`],
     ["Accepted", html`${count(worker.accepted)} (${percent(worker.accept_share, 1)}), ${count(worker.dropped)} dropped`],
-    ["Cost", known(worker.usd_per_hour) ? `${usd(worker.usd_per_hour)} per hour` : "no price set"],
-    ["Planner", { on: "pinned on", off: "pinned off" }[worker.pin] || "switches it on and off"],
+    ["Cost", worker.usd_per_hour > 0 ? `${usd(worker.usd_per_hour)} per hour` : "none is known"],
+    ["Planner", { on: "pinned on", off: "pinned off" }[worker.pin] || PLANNER[plannerMode] || NOTHING],
     ["Joined", `${age(worker.joined_s_ago)} ago`],
   ].filter(Boolean);
   return html`<dl class="facts">${facts.map(([term, text]) => html`<div key=${term}><dt>${term}</dt><dd>${text}</dd></div>`)}</dl>`;

@@ -4,7 +4,7 @@
 export const SILENT_S = { warn: 2.5, bad: 5 };
 
 const TONES = {
-  generating: "good", receiving: "good", serving: "good", active: "good", idle: "idle", standby: "idle", left: "idle",
+  generating: "good", receiving: "good", serving: "good", active: "good", ready: "good", standby: "idle", left: "idle",
   starting: "warn", draining: "warn", drained: "warn", lost: "bad", quarantined: "bad", banned: "bad",
 };
 
@@ -28,10 +28,14 @@ function rowOf(columns) {
   return Row;
 }
 
-/** The coordinator's decision about a worker takes precedence over the state that it reports. */
+/**
+ * The coordinator's decision about a worker takes precedence over the state that it reports. One that has all the work it
+ * was given behind it is ready; the origin has no other work than to serve.
+ */
 export function stateOf(worker) {
   for (const decided of ["banned", "quarantined", "drained", "standby"]) if (worker[decided]) return decided;
-  return worker.state;
+  if (worker.state !== "idle") return worker.state;
+  return worker.role === "origin" ? "serving" : "ready";
 }
 
 export function seenTone(seconds) {
@@ -67,7 +71,7 @@ function hasAll(one, wanted) {
   return wanted.every((word) => text.includes(word));
 }
 
-const ORDER = ["generating", "receiving", "serving", "idle", "starting", "draining", "standby", "drained", "lost", "quarantined", "banned", "left"];
+const ORDER = ["generating", "receiving", "serving", "ready", "starting", "draining", "standby", "drained", "lost", "quarantined", "banned", "left"];
 
 /** [[state, number of workers]] in the order of ORDER. */
 export function stateCounts(workers) {

@@ -31,19 +31,19 @@ function Name({ one }) {
 const columnsFor = (stalenessLimit) => [
   { id: "name", title: "Worker", width: 158, grow: 1, value: (one) => one.name, cell: (one) => html`<${Name} one=${one} />` },
   { id: "state", title: "State and reason", width: 294, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
-    cell: (one) => html`<span title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted">${one.reason}</span></span>` },
-  { id: "region", title: "Region", width: 86, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
-  { id: "hardware", title: "Hardware", width: 112, grow: 0.5, rank: 7, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
-  { id: "reached", title: "Reached", hint: "How other peers reach it", width: 118, grow: 0.3, rank: 4, value: (one) => reachedBy(one), cell: reached },
-  { id: "link", title: "Upload", hint: "Measured upload", width: 88, end: true, down: true, rank: 6, value: (one) => number(one.upload_bytes_per_s), cell: (one) => rate(one.upload_bytes_per_s) },
+    cell: (one) => html`<span class="worker-why" title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted two-lines">${one.reason}</span></span>` },
+  { id: "region", sparse: true, title: "Region", width: 86, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
+  { id: "hardware", sparse: true, title: "Hardware", width: 112, grow: 0.5, rank: 7, value: (one) => one.hardware, cell: (one) => html`<span class="two-lines" title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
+  { id: "reached", sparse: true, title: "Reached", hint: "How other peers reach it", width: 118, grow: 0.3, rank: 4, value: (one) => reachedBy(one), cell: reached },
+  { id: "link", sparse: true, title: "Upload", hint: "Measured upload", width: 88, end: true, down: true, rank: 6, value: (one) => number(one.upload_bytes_per_s), cell: (one) => rate(one.upload_bytes_per_s) },
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 80, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
   { id: "tokens", title: "Tokens/s", width: 76, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
   { id: "slots", title: "In flight", hint: "Rollouts in progress, of those it can generate at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
     cell: (one) => (one.concurrent_rollouts ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
-  { id: "accepted", title: "Accepted", hint: "Share of its rollouts that were accepted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
+  { id: "accepted", sparse: true, title: "Accepted", hint: "Share of its rollouts that were accepted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
     cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
-  { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 5, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
-  { id: "price", title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
+  { id: "t_bcast", sparse: true, title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 5, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
+  { id: "price", sparse: true, title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
   { id: "seen", title: "Last seen", hint: "Amber from 2.5 s of silence, red from 5 s", width: 84, end: true, down: true, value: (one) => silence(one), cell: seen },
 ];
 
@@ -56,8 +56,8 @@ function reached(one) {
 function card(one) {
   return html`<div class="worker-card">
     <div class="line"><${Name} one=${one} />${seen(one)}</div>
-    <div class="line">${html`<span class="cut">${state(one)} <span class="muted">${one.reason}</span></span>`}</div>
-    <div class="line muted"><span class="cut">${[one.region, one.reachability !== "dialable" && one.reachability, hardware(one.hardware)].filter(Boolean).join(" · ") || one.role}</span>
+    <div class="line"><span class="two-lines">${state(one)} <span class="muted">${one.reason}</span></span></div>
+    <div class="line muted"><span class="two-lines">${[one.region, one.reachability !== "dialable" && one.reachability, hardware(one.hardware)].filter(Boolean).join(" · ") || one.role}</span>
       <span>${known(one.version_lag) && one.version_lag > 0 ? `${one.version_lag} behind · ` : ""}${one.role === "peer" ? `${compact(one.tokens_per_s)} tok/s · ${percent(one.accept_share, 0)}` : ""}</span></div>
   </div>`;
 }
@@ -82,12 +82,12 @@ export function Page({ overview, params, rest }) {
       <div class="fleet-main card flush">
         ${picked.length ? html`<${Picked} picked=${picked} params=${params} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} onClear=${() => setSelected(new Set())} />`
           : html`<${Filters} workers=${workers} params=${params} shown=${rows.length} />`}
-        ${data ? html`<${VirtualTable} label="Workers" columns=${columns} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${88}
+        ${data ? html`<${VirtualTable} label="Workers" columns=${columns} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${108}
           onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} opened=${openedId} onOpen=${open}
           empty=${html`<${Nobody} isEmpty=${!workers.length} />`} />` : html`<p class="loading muted">Waiting for the fleet's figures…</p>`}
       </div>
       ${openedId && data && html`<${Aside} title=${opened ? opened.name : "Unknown worker"} onClose=${() => open(null)}>
-        ${opened ? html`<${WorkerDetail} worker=${opened} byName=${namesOf(workers)} stalenessLimit=${stalenessLimit} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: [opened] })} />`
+        ${opened ? html`<${WorkerDetail} worker=${opened} byName=${namesOf(workers)} stalenessLimit=${stalenessLimit} plannerMode=${overview?.activation?.mode} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: [opened] })} />`
           : html`<p class="muted">No worker with this id is connected or left recently.</p>`}<//>`}
     </div>
     ${asked && html`<${ActDialog} act=${asked.act} peers=${asked.peers} onClose=${() => setAsked(null)} onDone=${() => setSelected(new Set())} />`}`;
@@ -101,7 +101,7 @@ function summary(workers, rows) {
   return `${plural(peers.length, "worker")}${silent ? `, ${count(silent)} silent` : ""}${rows.length < workers.length ? `, ${count(rows.length)} listed` : ""}`;
 }
 
-const Search = ({ params }) => html`<input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name, hardware, reason…" value=${params.q || ""}
+const Search = ({ params }) => html`<input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name or reason…" value=${params.q || ""}
   onInput=${(event) => setParams({ q: event.target.value })} />`;
 
 function Filters({ workers, params, shown }) {

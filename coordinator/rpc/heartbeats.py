@@ -58,6 +58,7 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         addresses_refused=counter(beat.addresses_refused),
         engine_devices=beat.engine_devices,
         engine_versions=beat.engine_versions,
+        loop_lag_s=duration_s(beat.loop_lag_s),
     )
 
 

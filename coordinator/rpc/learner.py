@@ -90,7 +90,7 @@ class LearnerCalls:
             info.recorded_batches = await self._ledger.recorded_batches()
             newest = await self._ledger.newest_version()
         core = self._shell.core
-        info.staleness_limit, info.publish_every_steps = core.rules.age_max_ever, core.rules.publish_every_steps
+        info.staleness_limit, info.publish_every_steps = core.rules.kept.age_max, core.rules.publish_every_steps
         info.epoch = core.epoch
         info.epochs.extend(
             pb.EpochStart(epoch=one.epoch, step_from=one.step_from, step=one.step_to) for one in core.epochs.opened
@@ -176,7 +176,8 @@ class LearnerCalls:
             return
         size, parts = await self._shell.batches.read(step)
         header = pb.BatchHeader(step=step, ready=True, rollout_count=size, replayed=served.replayed)
-        header.publish_every_steps = self._shell.core.rules.publish_every_steps
+        rules = self._shell.core.rules
+        header.publish_every_steps, header.staleness_limit = rules.publish_every_steps, rules.kept.age_max
         unseen = await self._unseen(served.unseen)
         header.unseen_count = len(unseen)
         await _write_all(context, [pb.BatchPart(header=header)])
@@ -208,6 +209,7 @@ class LearnerCalls:
             reward=entry.reward,
             finish_reason=entry.rollout.finish_reason,
             seed=entry.seed,
+            agents=entry.agents,
         )
 
     async def Announce(self, announcement: pb.VersionAnnouncement, _context: Any) -> pb.AnnounceReply:

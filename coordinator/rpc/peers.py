@@ -372,6 +372,7 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = ""
         software=text(hello.software),
         public_name=text(hello.public_name),
         host=host,
+        sampler=text(hello.sampler),
     )
 
 

@@ -16,16 +16,17 @@ from coordinator.core.members import standby as standing_by
 from coordinator.ledger.compaction import Compactor
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.retention import Retention
-from coordinator.ledger.sqlite import Ledger
+from coordinator.ledger.store import CompactingStore
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.prompts.problems import Problems
+from coordinator.shell.core_settings import TICK_S
 from coordinator.shell.shell import Shell
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Step
 
-TICK_S = 0.2
 SUMS_KEPT_TICKS = 50  # a killed coordinator loses at most ten seconds of its sums
+LOOP_WATCH_S = 0.02  # blocks of the loop are measured to within this time, for a thousandth of a core
 DISK_CHECK_S = 1.0  # no coordinator writes free_bytes_min (256 MiB by default) within this time
 
 
@@ -36,7 +37,7 @@ class Background:
     config: CoordinatorConfig
     folder: RunFolder
     shell: Shell
-    ledger: Ledger
+    ledger: CompactingStore
     problems: Problems
     metrics: CoordinatorMetrics
     disk: DiskGuard
@@ -45,6 +46,7 @@ class Background:
         """Return coroutines that each run until they are cancelled; a failure in one ends the run."""
         return [
             self._tick(),
+            self._watch_loop(),
             self._end_with(self.ledger.failed()),
             self._end_with(self.problems.failed()),
             self._watch_disk(),
@@ -64,6 +66,15 @@ class Background:
             if tick % SUMS_KEPT_TICKS == 0:
                 self.shell.keep_sums()
                 self._keep_decided(kept)
+
+    async def _watch_loop(self) -> None:
+        """Measure how long the loop is blocked: a block delays a short timer by nearly its whole length."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_at = loop.time() + LOOP_WATCH_S
+            await asyncio.sleep(LOOP_WATCH_S)
+            now = loop.time()
+            self.metrics.loop_blocks.observe(now - due_at, now)
 
     def _keep_decided(self, kept: dict[str, str]) -> None:
         """Store the standby set, what the capacity model has learned, and what peers earned, where it has changed."""
@@ -108,9 +119,9 @@ class Background:
                 segments_bytes_max=store.segments_bytes_max,
                 steps_kept=store.steps_kept,
             ),
-            self.folder.events,
+            None if store.url else self.folder.events,
             oldest_checkpoint_step=lambda: _step(self.shell.learner_value("oldest_checkpoint_step")),
-            oldest_trained_age=self.config.run.age_max,
+            oldest_trained_age=lambda: self.shell.core.rules.kept.age_max,
         )
         try:
             await compactor.run(store.compaction_interval_s)

@@ -14,6 +14,8 @@ from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
+TICK_S = 0.2  # between two ticks of the core
+
 
 def core_settings(
     config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int, seed_secret: bytes
@@ -40,7 +42,14 @@ def core_settings(
         drop_without_advantage=config.selection.drop_without_advantage,
         drops_per_step_max=int(config.selection.drops_per_step_max * config.run.groups_per_step),
         stages=tuple(
-            LengthStage(stage.name, stage.from_step, stage.new_tokens_max or sampling.max_new_tokens)
+            LengthStage(
+                stage.name,
+                stage.from_step,
+                stage.new_tokens_max or sampling.max_new_tokens,
+                stage.until_reward,
+                stage.until_steps,
+                stage.reward_steps,
+            )
             for stage in config.stages
         ),
         staged_prompts=(isinstance(config.task, MixtureTask) and bool(config.task.stages))
@@ -63,6 +72,7 @@ def core_settings(
         ),
         partial_tokens_max=config.lease.partial_tokens_max if config.lease.is_continued_elsewhere else 0,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
+        tick_s=TICK_S,
         no_peer_timeout_s=config.membership.no_peer_timeout_s,
         start_timeout_s=config.membership.start_timeout_s,
         learner_timeout_s=config.membership.learner_timeout_s,

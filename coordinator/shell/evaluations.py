@@ -31,7 +31,9 @@ class Evaluations:
         if found is not None:
             return found
         examples = await self._problems.held_out(key.problems, key.set_name)
-        problems = tuple(EvaluationProblem(one.example_id, tuple(one.prompt_token_ids)) for one in examples)
+        problems = tuple(
+            EvaluationProblem(one.example_id, tuple(one.prompt_token_ids), one.has_environment) for one in examples
+        )
         self._shell.apply(EvaluationRequested(key, problems, min(deadline_s, limits.DURATION_S_MAX)))
         found = self._shell.core.evaluation(key)
         if found is None:

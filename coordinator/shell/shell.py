@@ -22,6 +22,7 @@ from coordinator.core.events.actions import (
     Action,
     AnswerEpoch,
     AnswerUpload,
+    BeginStage,
     CloseAttempt,
     CloseGroup,
     DropTurns,
@@ -35,6 +36,7 @@ from coordinator.core.events.actions import (
     RecordEpoch,
     RecordGroup,
     RecordQuarantine,
+    RecordVersionsKept,
     ScoreEvaluation,
     ScoreRollout,
     SendAnnouncement,
@@ -54,7 +56,7 @@ from coordinator.core.events.episode_events import (
     OpenEpisode,
     StepEpisode,
 )
-from coordinator.core.events.evaluation_events import EvaluationScored, EvaluationUnscorable
+from coordinator.core.events.evaluation_events import EvaluationAnswered, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.events import (
     AnnouncedEncoding,
     BatchRecorded,
@@ -74,6 +76,7 @@ from coordinator.core.events.events import (
     VersionAnnounced,
 )
 from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported
+from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.store import RunStore
@@ -94,7 +97,7 @@ from rollcast.runtime.errors import EpochOver, NotScored, RollcastError, RunFold
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import Rollout, SegmentRole, observation
 from rollcast.wire.versions.records import VerifiedVersion
 
 REWARD_PART = "reward_part_"
@@ -381,6 +384,9 @@ class Shell:
                 self._async.start(self._plan_activation(action))
             case SupplyPrompts():
                 self._async.start(self._supply_prompts(action))
+            case BeginStage():
+                log.info("stage begun", number=action.number, from_step=action.from_step)
+                self._problems.stage_began(action.number, action.from_step)
             case RecordGroup():
                 problem = self._problems.sampled(action.problem_id)
                 self._async.when_durable(self._ledger.record_group(action, problem.to_json()))
@@ -391,11 +397,13 @@ class Shell:
                 self.batches.recording(action.step)
             case RecordEpoch():
                 self._async.when_durable(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
+            case RecordVersionsKept(kept):
+                self._async.when_durable(self._ledger.set_meta(VERSIONS_KEPT, kept.to_json()))
             case RecordQuarantine():
                 self._async.when_durable(self._ledger.record_quarantine(action))
             case LiftQuarantine(peer_id):
                 self._async.when_durable(self._ledger.lift_quarantine(peer_id))
-                self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))  # its findings are gone
+                self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))  # it begins anew
             case Penalise():
                 self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():
@@ -447,6 +455,7 @@ class Shell:
         completion = again or pb.Completion(
             example_id=action.example_id,
             token_ids=action.completion_token_ids,
+            turn_lengths=action.turn_lengths,
             sample_index=action.sample_index,
             keep=action.keep,
             version=action.key.version,
@@ -461,7 +470,12 @@ class Shell:
         except NotScored as error:
             self.apply(EvaluationUnscorable(action.key, error.cause))
             return
-        self.apply(EvaluationScored(action.key, action.problem, action.sample_index, score.reward, score.exact))
+        sample = (action.key, action.problem, action.sample_index)
+        if score.goes_on:
+            role: SegmentRole = "tool" if score.answered_by_tools else "user"
+            self.apply(EvaluationAnswered(*sample, observation(role, tuple(score.answer_token_ids))))
+        else:
+            self.apply(EvaluationScored(*sample, score.reward, score.exact))
 
     async def close(self) -> None:
         """Cancel the work that is still in progress."""

@@ -143,12 +143,16 @@ def _staleness(seen: Seen) -> Iterator[Found]:
     needed, limit = status.staleness_needed, status.staleness_limit
     if needed is not None and needed > limit:
         text = f"S is {limit}, but the measured times of rollouts and broadcasts require {needed}."
-        fix = f"Set S to {needed} or more, or drain workers that generate or receive slowly."
+        fix = f"{_raise_s(needed)}, or drain workers that generate or receive slowly."
         yield Found("staleness_too_small", "warning", text, fix, "run")
     if lately.ended >= LATE_LEAST and lately.too_old > LATE_SHARE * lately.ended:
         text = f"{lately.too_old / lately.ended:.0%} of the rollouts of the last minutes were too old to train on."
-        fix = "Raise S, or look on the Workers page for workers with a large version lag."
+        fix = f"{_raise_s(limit + 1)}, or look on the Workers page for workers with a large version lag."
         yield Found("too_old", "warning", text, fix, "run")
+
+
+def _raise_s(needed: int) -> str:
+    return f"Set S to {needed} or more on the Settings page"
 
 
 def _scoring(seen: Seen) -> Iterator[Found]:
@@ -260,7 +264,8 @@ def _capacity(seen: Seen) -> Iterator[Found]:
         )
     plan = activation.plan
     if plan is not None and plan.infeasible:
-        fix = "; or ".join(plan.remedies) or "Add workers, or raise S."
+        more = _raise_s(seen.status.staleness_limit + 1)
+        fix = "; or ".join(plan.remedies) or f"Add workers. {more}, if they are fast enough but late."
         yield Found(
             "plan_infeasible", "warning", f"No set of workers is sufficient: {plan.infeasible}.", fix, "capacity"
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.core.activation.pool import measured_slots_per_s
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
@@ -35,7 +36,7 @@ class CapacityWorker:
     """One worker as the capacity model sees it.
 
     ``reason`` is why it is on or off, in mode advise what the model would do. ``rollouts_per_s`` is the measured
-    rate, None before its first rollout.
+    rate, None before its first rollout. ``usd_per_hour`` is None while the run knows no price of any worker.
     """
 
     peer_id: str
@@ -43,7 +44,7 @@ class CapacityWorker:
     on: bool
     pin: str
     reason: str
-    usd_per_hour: float
+    usd_per_hour: float | None
     rollouts_per_s: float | None
     hardware: str
     region: str
@@ -53,11 +54,12 @@ class CapacityWorker:
 class CapacityView:
     """The data of the Capacity page. ``providers`` and ``spending`` are None if no worker is rented.
 
-    ``decisions`` are newest first.
+    ``has_prices`` is False while no worker has a price, so that no cost is known. ``decisions`` are newest first.
     """
 
     mode: str
     activation: ActivationStatus
+    has_prices: bool
     workers: tuple[CapacityWorker, ...]
     providers: tuple[dict[str, Any], ...] | None
     spending: dict[str, Any] | None
@@ -72,13 +74,16 @@ def build_capacity(
     spending: Mapping[str, Any] | None,
     decisions: tuple[EventView, ...],
     *,
+    now: float,
     unix_s: float,
 ) -> CapacityView:
-    """Return the view of the core's state; ``decisions`` come from the ledger."""
+    """Return the view of the core's state; ``decisions`` come from the ledger, ``now`` is the core's clock."""
+    has_prices = bool(state.prices) or spending is not None
     return CapacityView(
         mode=activation.mode,
         activation=activation,
-        workers=tuple(_worker(state, known, one) for one in state.members if one.role == "peer"),
+        has_prices=has_prices,
+        workers=tuple(_worker(state, known, one, has_prices, now) for one in state.members if one.role == "peer"),
         providers=None if spending is None else tuple(dict(one) for one in spending["providers"]),
         spending=None if spending is None else dict(spending),
         decisions=decisions,
@@ -86,7 +91,7 @@ def build_capacity(
     )
 
 
-def _worker(state: CoreState, known: KnownMembers, member: Member) -> CapacityWorker:
+def _worker(state: CoreState, known: KnownMembers, member: Member, has_prices: bool, now: float) -> CapacityWorker:
     reputation = member.reputation
     return CapacityWorker(
         peer_id=member.peer_id,
@@ -94,8 +99,8 @@ def _worker(state: CoreState, known: KnownMembers, member: Member) -> CapacityWo
         on=not (reputation.switched_off or reputation.kept_out),
         pin=reputation.pin,
         reason=reputation.kept_out or reputation.switched_off or reputation.switched,
-        usd_per_hour=known.usd_per_hour(state, member),
-        rollouts_per_s=round(reputation.slots_per_s, 4) or None,
+        usd_per_hour=known.usd_per_hour(state, member) if has_prices else None,
+        rollouts_per_s=round(measured_slots_per_s(state, member, now), 4) or None,
         hardware=member.hardware,
         region=member.region,
     )

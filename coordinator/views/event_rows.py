@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import sqlite3
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
+from coordinator.ledger.sql import RunReader
 from coordinator.ledger.store import StoryEntry
-from coordinator.ledger.story import reading
+from coordinator.stores.reader import reading
 from rollcast.runtime.run_folder import RunFolder
 
 LIMIT_MAX = 500
+ROUTINE = frozenset({WAITED})  # kinds of which there is one a step: for `rollcast why`, not for people to read
 SEGMENTS_READ_MAX = 8  # segments of the archive that are read for one page
+_UNESCAPED = re.compile("[!%_]")  # characters with a meaning in LIKE
 _COLUMNS = "event_order, at_unix_s, kind, subject, detail, cause"
 
 
@@ -33,6 +37,8 @@ class EventView:
 class Wanted:
     """A filter; empty fields match all events. ``text`` is searched in subject, detail and cause.
 
+    ``without_routine`` leaves out the events of ROUTINE.
+
     ``subject`` may also be a peer's name.
 
     Args:
@@ -45,6 +51,7 @@ class Wanted:
     before: int = 0
     after: int = 0
     limit: int = 100
+    without_routine: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,13 @@ class StoryRows:
     """
 
     def __init__(self, folder: RunFolder) -> None:
-        self._ledger = folder.ledger
+        self._folder = folder
         self._archive = folder.events
 
     def page(self, wanted: Wanted) -> EventsPage:
         """Return the newest events that match, newest first."""
         limit = max(1, min(wanted.limit, LIMIT_MAX))
-        with reading(self._ledger) as connection:
+        with reading(self._folder) as connection:
             subjects = _subjects(connection, wanted.subject)
             found = _select(connection, wanted, subjects, limit + 1)
             kinds = tuple(kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM events ORDER BY kind"))
@@ -81,7 +88,7 @@ class StoryRows:
 
     def after(self, last_id: int, limit: int) -> tuple[EventView, ...]:
         """Return the first events after an id, oldest first."""
-        with reading(self._ledger) as connection:
+        with reading(self._folder) as connection:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM events WHERE event_order > ? ORDER BY event_order LIMIT ?", (last_id, limit)
             )
@@ -89,7 +96,7 @@ class StoryRows:
 
     def newest_id(self) -> int:
         """Return the newest event's id; 0 before the first event."""
-        with reading(self._ledger) as connection:
+        with reading(self._folder) as connection:
             (found,) = connection.execute("SELECT coalesce(max(event_order), 0) FROM events").fetchone()
         return int(found)
 
@@ -114,31 +121,36 @@ class StoryRows:
         return found[:count]
 
 
-def _oldest(connection: sqlite3.Connection) -> int:
+def _oldest(connection: RunReader) -> int:
     (found,) = connection.execute("SELECT coalesce(min(event_order), 9223372036854775807) FROM events").fetchone()
     return int(found)
 
 
-def _subjects(connection: sqlite3.Connection, subject: str) -> frozenset[str]:
+def _subjects(connection: RunReader, subject: str) -> frozenset[str]:
     """Return the subject itself and the ids of peers that joined under this name."""
     if not subject:
         return frozenset()
     rows = connection.execute(
-        "SELECT DISTINCT subject FROM events WHERE kind = 'peer_joined' AND substr(detail, 1, ?) = ? LIMIT 64",
+        "SELECT DISTINCT subject FROM events WHERE kind = 'peer_joined'"
+        " AND substr(detail, 1, CAST(? AS INTEGER)) = ? LIMIT 64",
         (len(subject) + 4, f"{subject} as "),
     )
     return frozenset({subject, *(found for (found,) in rows)})
 
 
-def _select(connection: sqlite3.Connection, wanted: Wanted, subjects: Collection[str], limit: int) -> list[StoryEntry]:
-    conditions, values = ["1"], list[object]()
+def _select(connection: RunReader, wanted: Wanted, subjects: Collection[str], limit: int) -> list[StoryEntry]:
+    conditions, values = ["true"], list[object]()
     for column, any_of in (("kind", wanted.kinds), ("subject", subjects)):
         if any_of:
             conditions.append(f"{column} IN ({', '.join('?' * len(any_of))})")
             values += any_of
+    if wanted.without_routine:
+        conditions.append(f"kind NOT IN ({', '.join('?' * len(ROUTINE))})")
+        values += ROUTINE
     if wanted.text:
-        conditions.append("instr(lower(subject || ' ' || detail || ' ' || cause), ?) > 0")
-        values.append(wanted.text.lower())
+        conditions.append("lower(subject || ' ' || detail || ' ' || cause) LIKE ? ESCAPE '!'")
+        text = _UNESCAPED.sub(r"!\g<0>", wanted.text.lower())
+        values.append(f"%{text}%")
     for sign, bound in (("<", wanted.before), (">", wanted.after)):
         if bound:
             conditions.append(f"event_order {sign} ?")
@@ -153,6 +165,7 @@ def _select(connection: sqlite3.Connection, wanted: Wanted, subjects: Collection
 def _fits(one: StoryEntry, wanted: Wanted, subjects: Collection[str]) -> bool:
     return (
         (not wanted.kinds or one.kind in wanted.kinds)
+        and not (wanted.without_routine and one.kind in ROUTINE)
         and (not subjects or one.subject in subjects)
         and (not wanted.text or wanted.text.lower() in f"{one.subject} {one.detail} {one.cause}".lower())
         and (not wanted.before or one.order < wanted.before)
@@ -160,7 +173,7 @@ def _fits(one: StoryEntry, wanted: Wanted, subjects: Collection[str]) -> bool:
     )
 
 
-def _with_names(connection: sqlite3.Connection, entries: list[StoryEntry]) -> tuple[EventView, ...]:
+def _with_names(connection: RunReader, entries: list[StoryEntry]) -> tuple[EventView, ...]:
     names = dict(_names(connection, {one.subject for one in entries}))
     return tuple(
         EventView(one.order, one.at_unix_s, one.kind, one.subject, names.get(one.subject, ""), one.detail, one.cause)
@@ -168,15 +181,15 @@ def _with_names(connection: sqlite3.Connection, entries: list[StoryEntry]) -> tu
     )
 
 
-def _names(connection: sqlite3.Connection, subjects: Collection[str]) -> Iterator[tuple[str, str]]:
+def _names(connection: RunReader, subjects: Collection[str]) -> Iterator[tuple[str, str]]:
     """Return the names under which the peers among these subjects last joined."""
     peers = [one for one in subjects if " " not in one]
     for start in range(0, len(peers), LIMIT_MAX):
         some = peers[start : start + LIMIT_MAX]
         rows = connection.execute(
-            f"SELECT subject, detail, max(event_order) FROM events WHERE kind = 'peer_joined'"
-            f" AND subject IN ({', '.join('?' * len(some))}) GROUP BY subject",
+            "SELECT subject, detail FROM events WHERE event_order IN (SELECT max(event_order) FROM events"
+            f" WHERE kind = 'peer_joined' AND subject IN ({', '.join('?' * len(some))}) GROUP BY subject)",
             some,
         )
-        for subject, detail, _ in rows:
+        for subject, detail in rows:
             yield subject, detail.rpartition(" as ")[0] or detail

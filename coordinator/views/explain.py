@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coordinator.ledger import story
-from coordinator.ledger.story import Line, Story
+from coordinator.stores import story
+from coordinator.stores.story import Line, Story
 from coordinator.views.event_rows import EventView, StoryRows, Wanted
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 from rollcast.runtime.run_folder import RunFolder
@@ -49,7 +49,7 @@ def explain(folder: RunFolder, of: Of, words: str) -> ExplainView:
 
 def _story_of(folder: RunFolder, words: str) -> Story:
     try:
-        return story.story_of(folder.ledger, words)
+        return story.story_of(folder, words)
     except ConfigError as error:
         raise MalformedMessage(error.what, cause=error.cause, fix="see /api/v1/events for what happened") from None
 
@@ -87,7 +87,7 @@ def _of_cause(folder: RunFolder, event: EventView) -> list[LineView]:
     if kind not in ("rollout", "lease", "group", "version", "step") or not subject.isdigit():
         return []
     try:
-        found = story.story_of(folder.ledger, event.cause)
+        found = story.story_of(folder, event.cause)
     except ConfigError:  # it is compacted
         return []
     return [_line(one) for one in found.lines if one.at_unix_s <= event.at_unix_s]

@@ -13,6 +13,8 @@ FALLEN_SHARE = 0.4  # of the best mean, lost
 REWARD_LEAST = 0.05  # best mean below which a fall means nothing
 COLLAPSED_SHARE = 0.2  # entropy, of that when the reward was best
 CUT_SHORT_SHARE = 0.25
+ENTROPY_LOST_SHARE = 0.1  # of the entropy of the first steps, below which the policy hardly explores
+REWARD_GAINED = 0.02  # rise of the mean reward that makes a loss of entropy worth it
 
 
 def find_learning_alerts(steps: Sequence[StepSignal], learning_rate: float | None, tokens_max: int) -> Iterator[Found]:
@@ -44,7 +46,8 @@ def find_learning_alerts(steps: Sequence[StepSignal], learning_rate: float | Non
             "run.samples_per_group, or set selection.by_volatility.",
             "run",
         )
-    yield from _fallen(steps, learning_rate)
+    fallen = list(_fallen(steps, learning_rate))
+    yield from fallen or _stopped_exploring(steps)
     cut = [one.cut_short_share for one in last if one.cut_short_share is not None]
     if cut and _mean(cut) > CUT_SHORT_SHARE:
         text = (
@@ -74,6 +77,27 @@ def _fallen(steps: Sequence[StepSignal], learning_rate: float | None) -> Iterato
         "that step; published models want about 1e-6."
     )
     yield Found("reward_fell", "warning", text, fix, "run")
+
+
+def _stopped_exploring(steps: Sequence[StepSignal]) -> Iterator[Found]:
+    """Yield an alert if entropy collapsed and the reward did not rise: a policy that learns loses some entropy."""
+    first, last = steps[:WINDOW], steps[-WINDOW:]
+    before = [one.entropy for one in first if one.entropy is not None]
+    now = [one.entropy for one in last if one.entropy is not None]
+    if not before or not now or _mean(now) >= ENTROPY_LOST_SHARE * _mean(before):
+        return
+    reward_before, reward_now = (_mean([one.reward for one in part]) for part in (first, last))
+    if reward_now - reward_before > REWARD_GAINED:
+        return
+    yield Found(
+        "entropy_collapsed",
+        "warning",
+        f"Entropy fell from {_mean(before):.2g} to {_mean(now):.2g} nats a token, and the reward did not rise "
+        f"({reward_before:.2f} to {reward_now:.2f}): the policy hardly explores any more.",
+        "Continue from a checkpoint before the fall with a lower learner.optimiser.learning_rate, a higher "
+        "sampling.temperature, or learner.objective.entropy_coefficient above 0.",
+        "run",
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from typing_extensions import TypedDict
 
 from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.progress import RECENT_STEPS, WaitStage
 from coordinator.core.status.status import RunStatus
 from coordinator.views.alerts import Alert
 from coordinator.views.phrases import sentence
 
 #: Seconds for which the learner may wait for a batch before the page shows it: some learners wait at every step.
 BATCH_WAIT_SHOWN_S = 5.0
+#: Share of the learner's time above which its own step, and nothing else, limits the run.
+LEARNER_LIMITS_SHARE = 0.85
+#: What the learner waits for, as the object of "it waits for".
+_STAGES: Mapping[WaitStage, str] = {
+    "no peer": "a worker to connect",
+    "broadcast": "workers to receive a version",
+    "prompts": "prompts",
+    "generate": "rollouts that workers generate",
+    "score": "scores",
+    "store": "batches to be stored",
+    "pacing": "rollouts that S holds back",
+}
 #: The learner's own step is shown as a wait once it takes so many times the median, and so many seconds.
 STEP_SHOWN_TIMES, STEP_SHOWN_S = 3.0, 30.0
 
@@ -44,7 +58,8 @@ class Overview(RunStatus):
     """The run's status with the Overview's other figures. Money is in US dollars, None where nothing has a price.
 
     ``usd_per_accepted_rollout`` is spent over accepted where workers are rented, else the price of an hour over the
-    rollouts accepted in an hour at the rate of the last minutes.
+    rollouts accepted in an hour at the rate of the last minutes. ``recent_utilisation`` is the share of the newest
+    steps' time in which the learner computed.
     """
 
     workers: WorkerCounts
@@ -52,6 +67,7 @@ class Overview(RunStatus):
     usd_per_accepted_rollout: float | None
     spent_usd: float | None
     rollouts_per_s: float | None
+    recent_utilisation: float | None
     alerts: tuple[Alert, ...]
     waiting: WaitingView
     ended: str
@@ -79,15 +95,19 @@ def build_overview(
         usd_per_accepted_rollout=usd_each,
         spent_usd=spent_usd,
         rollouts_per_s=accepted_per_s,
+        recent_utilisation=state.progress.recent_utilisation,
         alerts=alerts,
-        waiting=waiting_view(state, status),
+        waiting=waiting_view(state, status, alerts),
         ended=state.ended,
         at_unix_s=round(unix_s, 3),
     )
 
 
-def waiting_view(state: CoreState, status: RunStatus) -> WaitingView:
-    """Return what the run waits for; ``sentence`` mentions the wait only if it costs the run something."""
+def waiting_view(state: CoreState, status: RunStatus, alerts: Sequence[Alert] = ()) -> WaitingView:
+    """Return what the run waits for.
+
+    ``sentence`` says first whether all is well, then what limits the run; a wait only if it costs the run something.
+    """
     return {
         "for": status.waiting_for,
         "since_s": round(status.waiting_since_s, 1),
@@ -95,9 +115,35 @@ def waiting_view(state: CoreState, status: RunStatus) -> WaitingView:
         "sentence": (
             sentence(status.waiting_for, status.waiting_since_s, status.next)
             if _wait_costs(state, status)
-            else f"Healthy: {_learner_does(status)}."
+            else f"{_health(alerts)}: {_learner_does(status)}.{limits(state)}"
         ),
     }
+
+
+def _health(alerts: Sequence[Alert]) -> str:
+    serious = sum(one.severity != "info" for one in alerts)
+    if not serious:
+        return "Healthy"
+    return "Running with 1 alert" if serious == 1 else f"Running with {serious} alerts"
+
+
+def limits(state: CoreState) -> str:
+    """Return a sentence, after a space, about what limits the newest steps; empty before enough of them are timed."""
+    progress = state.progress
+    busy, steps = progress.recent_utilisation, len(progress.step_times)
+    if busy is None or steps < RECENT_STEPS // 2:
+        return ""
+    if busy >= LEARNER_LIMITS_SHARE:
+        return f" The learner sets the pace: it computes {busy:.0%} of the time."
+    seconds: Counter[WaitStage] = Counter()
+    for one in list(progress.waits)[-steps:]:
+        seconds.update(one)
+    total_s = sum(one.step_s for one in progress.step_times)
+    stage, most_s = max(seconds.items(), key=lambda item: item[1], default=(None, 0.0))
+    own_s = total_s * (1.0 - busy) - seconds.total()  # publishing, checkpoints, the way of a batch to the learner
+    if stage is None or own_s > most_s:
+        return f" The learner computes {busy:.0%} of the time; publishing and transferring take most of the rest."
+    return f" The learner computes {busy:.0%} of the time and mostly waits for {_STAGES[stage]}."
 
 
 def _wait_costs(state: CoreState, status: RunStatus) -> bool:

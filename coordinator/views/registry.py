@@ -83,7 +83,13 @@ class ViewRegistry:
         run = self.run
         activation = run.core.activation_status()
         return build_capacity(
-            run.core.state, activation, self._known, run.spending(), decisions, unix_s=run.unix_clock()
+            run.core.state,
+            activation,
+            self._known,
+            run.spending(),
+            decisions,
+            now=run.clock(),
+            unix_s=run.unix_clock(),
         )
 
     def sample(self) -> None:

@@ -66,7 +66,7 @@ def take_sample(
         "last_seen_s": _over(on, (now - one.last_seen for one in on), "most"),
         "upload_bytes_per_s": _over(on, (_uplink(one) for one in on), "least"),
         "age_steps": Point(trained_at_age, _float(state.staleness.max_trained)),
-        "learner_utilisation": Point(status.learner_utilisation),
+        "learner_utilisation": Point(state.progress.recent_utilisation),
         "usd_per_hour": Point(usd_per_hour(state, status, spending)),
         "mismatch_kl": _mismatch(status),
     }

@@ -1,7 +1,9 @@
 """Choose which completions of a batch count, and how often: pairs of high contrast, resampled by their advantages.
 
-Both follow Zhu et al. 2025, "Shuffle-R1" (2508.05612), sections 3.2 and 3.3 as remembered: the formulas agree with the
-authors' published code where it was seen, the section numbers were not looked up. NumPy float64, on the host.
+Both follow Zhu et al. 2025, "Shuffle-R1" (arXiv 2508.05612), and were compared with the authors' code (xiaomi-research/
+shuffle-r1, shuffle_r1/custom_algos.py): pairs with ``compute_pairwise_purning_grpo_advantage`` for the pruning ratio
+1 - share, probabilities with ``normalize_advantage`` for its method "power" with p = 1 and the sum of a pair's
+advantages. That file does not compose the batch: the rounds are ours. NumPy float64, on the host.
 """
 
 from __future__ import annotations

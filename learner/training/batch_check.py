@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from learner.training.packing import TrainingRow
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.limits import AGENTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Segment, segment_from_pb, tokens_from_pb
 from rollcast.wire.routes import RouteShape
@@ -21,12 +22,13 @@ def signal_of(
 ) -> dict[str, float]:
     """Return what a batch's rewards and lengths say about whether there is something to learn from.
 
-    ``flat_groups_share``: of the prompt groups, those in which all rewards are equal, which have no advantage.
+    ``flat_groups_share``: of the prompt groups, those in which all rewards are equal, which have no advantage. Each
+    role of a game's agents counts as a group of its own.
     ``cut_short_share``: of the rollouts, those whose completion has as many tokens as it may have, and no end.
     """
     rewards: dict[int, set[float]] = {}
     for row in rows:
-        rewards.setdefault(row.group_id, set()).add(row.reward)
+        rewards.setdefault(row.compared_with, set()).add(row.reward)
     cut = sum(
         row.tokens - len(row.prompt_token_ids) >= completion_tokens_max
         and row.segments[-1].token_ids[-1] not in stop_token_ids
@@ -115,6 +117,9 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
             cause="the loss mask of a tool or user segment is not 0",
             fix=_FIX,
         )
+    if rollout.agents > AGENTS_MAX:
+        what = f"rollout {rollout.rollout_id} is of a game of {rollout.agents} agents, of at most {AGENTS_MAX}"
+        raise MalformedMessage(what, fix=_FIX)
     _check_context_routes(rollout.rollout_id, segments, len(prompt), rules.routes)
     numbers = (rollout.reward, rollout.sampling.temperature)
     if max(tokens) >= rules.vocabulary_size or not all(map(math.isfinite, numbers)) or numbers[1] <= 0.0:
@@ -129,6 +134,7 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
         temperature=rollout.sampling.temperature,
         reward=rollout.reward,
         seed=rollout.seed,
+        role=rollout.sample_index % max(rollout.agents, 1),
     )
 
 

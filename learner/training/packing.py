@@ -18,6 +18,7 @@ from learner.objective.config import ObjectiveConfig
 from learner.objective.selection import counts
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.policy.noise import seed_words
+from rollcast.wire.limits import AGENTS_MAX
 from rollcast.wire.rollouts import Segment
 from rollcast.wire.routes import RouteShape
 
@@ -66,6 +67,15 @@ class TrainingRow:
     temperature: float
     reward: float
     seed: int = 0  # 64 bits, the seed that its tokens were sampled with
+    role: int = 0  # of its agent in a game of several; below AGENTS_MAX
+
+    @property
+    def compared_with(self) -> int:
+        """Return what rollouts have in common whose rewards are compared: the prompt group, and the agent's role.
+
+        The difference between two agents of a game is that of their roles, and not of what they said.
+        """
+        return self.group_id * AGENTS_MAX + self.role
 
     @property
     def tokens(self) -> int:
@@ -295,7 +305,7 @@ def score(
 ) -> Scored:
     """Score rollouts by the objective; ``lengths`` is the number of trained tokens of each, i64 [rollouts]."""
     raw = np.array([row.reward for row in rows], np.float64)
-    groups = np.array([row.group_id for row in rows], np.int64)
+    groups = np.array([row.compared_with for row in rows], np.int64)
     rewards = shaped_rewards(raw, lengths, completion_tokens_max, objective.overlong_share)
     values = advantages(objective, rewards, groups)
     times = counts(objective, values, groups, [row.rollout_id for row in rows])

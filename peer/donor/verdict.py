@@ -17,7 +17,7 @@ CAUSES = (
 _TO_DO = {
     "watched": "nothing yet: such rollouts are left out; if it goes on, update the engine, check precision and clocks",
     "quarantined": "update or change the engine, reset clocks and test the memory; "
-    "then ask the run's operator to enable this machine",
+    "when it rejoins with another engine or device, the run judges it anew, once; else its operator may enable it",
 }
 
 

@@ -12,7 +12,7 @@ class Readings:
     Args:
         cpu_celsius, gpu_celsius: temperature of the hottest sensor of its kind.
         power_watts: power that all accelerators together draw.
-        on_battery: whether the machine runs on its battery; None: it has none.
+        on_battery: whether the machine runs on its battery; None: it has none, or does not report it.
         battery_share: charge, 0 to 1.
         idle_s: seconds since the owner last used keyboard, mouse or a terminal.
         others_cpu_share: share of all cores (0 to 1) used by processes that are not ours.

@@ -24,6 +24,7 @@ def hello_of(
     advertise: str,
     cores: int,
     accelerator: str | None,
+    sampler: str = "",
     held_versions: Sequence[Version],
     held_leases: Sequence[LeaseId] | None,
     instance_id: str = "",
@@ -32,6 +33,7 @@ def hello_of(
 
     Args:
         accelerator: text that describes the engine's accelerator; None: this peer has no engine.
+        sampler: the engine's kind and device.
         held_leases: leases that this peer still holds; None: it never works.
         instance_id: id of this copy of the identity (peer/instance.py).
     """
@@ -52,6 +54,7 @@ def hello_of(
         held_leases=(held_leases or ())[: limits.HELD_LEASES_MAX],
         instance_id=instance_id,
         public_name=config.public_name,
+        sampler=sampler,
     )
 
 

@@ -35,6 +35,7 @@ WRITE_TIMEOUT_S = 10.0  # a stream that accepts no message for this long counts 
 FLUSH_TIMEOUT_S = 0.4  # share of a stopping peer's 2 s that the last messages and Goodbye may take
 HOPS_TIMEOUT_S = 15.0  # to find out which hop to the coordinator failed
 DELAY_MOST_S = 10.0  # between two attempts
+LAG_KEPT = 0.9  # share of the longest delay of a heartbeat that the next one still reports
 # A retry does not help after these statuses; any other may come from a coordinator that is restarting.
 FINAL_CODES = frozenset(
     {
@@ -309,7 +310,7 @@ class Session:
 
     async def _write(self, call: Any, heartbeat_interval_s: float) -> str:
         loop = asyncio.get_running_loop()
-        next_heartbeat_s = loop.time()
+        next_heartbeat_s, lag_s = loop.time(), 0.0
         while True:
             while self._outbox:
                 await self._write_one(call, self._outbox.popleft())
@@ -317,8 +318,11 @@ class Session:
                 await call.done_writing()
                 return "closed by this peer"
             if loop.time() >= next_heartbeat_s:
+                lag_s = max(loop.time() - next_heartbeat_s, LAG_KEPT * lag_s)
                 next_heartbeat_s = loop.time() + heartbeat_interval_s
-                await self._write_one(call, pb.PeerMessage(heartbeat=self._heartbeat()))
+                heartbeat = self._heartbeat()
+                heartbeat.loop_lag_s = lag_s
+                await self._write_one(call, pb.PeerMessage(heartbeat=heartbeat))
             self._outbox_changed.clear()
             if not self._outbox and not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):

@@ -40,6 +40,7 @@ from peer.worker.events import (
     VersionAnnounced,
     VersionKey,
     VersionLoaded,
+    VersionReplaced,
     VersionVerified,
 )
 from peer.worker.lease_book import HeldLease, LeaseBook
@@ -113,7 +114,8 @@ class WorkerCore:
             return []
         actions = self._apply(event, now)
         actions += self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
-        actions += self._swap_version() if self._halt.may_generate else self._interrupt(now)
+        self._book.release_version((), now)
+        actions += self._swap_version(now) if self._halt.may_generate else self._interrupt(now)
         actions += self._continue_batch(now)
         actions += self._generate(now)
         if self._connected:
@@ -126,7 +128,8 @@ class WorkerCore:
         """Return when a Tick is due, on the clock of ``now``; None if only an event changes anything."""
         if self._finished:
             return None
-        wake_s = min(self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else math.inf)
+        wake_s = min(self._book.next_expiry_s(), self._book.kept_until_s())
+        wake_s = min(wake_s, self._spool.next_wake_s() if self._connected else math.inf)
         if not self._halt.may_generate and self._batch is not None:
             wake_s = min(wake_s, self._halt.since_s + DRAIN_SLICE_S)
         elif self._halt.stopping:
@@ -152,6 +155,7 @@ class WorkerCore:
             case LeasesGranted():
                 return self._grant(event, now)
             case LeasesRevoked(lease_ids, _):
+                self._book.release_version(lease_ids, now)
                 return self._drop("revoked", self._book.give_up(lease_ids) + self._spool.revoke(lease_ids))
             case VersionAnnounced(key):
                 self._swap.announced(key)
@@ -160,6 +164,8 @@ class WorkerCore:
                 return [ReportVersionHeld(key)] if self._connected else []
             case VersionLoaded(key):
                 self._swap.loaded(key)
+            case VersionReplaced(key):
+                self._swap.replaced(key)
             case VersionActivated(key):
                 return self._activated(key)
             case SliceGenerated():
@@ -256,7 +262,7 @@ class WorkerCore:
         finished, token_s = batch.end_slice(event.added, now, event.versions_free)
         self._speed.count(tokens, token_s, now)
         for rollout in finished:
-            self._spool_rollout(rollout)
+            self._spool_rollout(rollout, now)
         if not len(batch):
             return self._end_batch(batch, now)
         if not self._partial_pace.is_due(now) or not self._connected or not self._halt.may_generate:
@@ -265,9 +271,10 @@ class WorkerCore:
         self._partial_pace.sent(len(partials), now)
         return [SendPartials(partials)]
 
-    def _spool_rollout(self, rollout: Rollout) -> None:
+    def _spool_rollout(self, rollout: Rollout, now: float) -> None:
         lease = self._book.generated(rollout.lease_id, rollout.sample_index)
         if lease is not None:
+            self._book.keep_version(lease, now)
             self._spool.add(rollout, lease.gone_s)
 
     def _upload_answered(self, event: UploadAnswered, now: float) -> list[Action]:
@@ -301,17 +308,19 @@ class WorkerCore:
             return []
         self._batch, self._abandoned = None, batch.batch_id if batch.slice_running else None
         for rollout in batch.interrupted(now):
-            self._spool_rollout(rollout)
+            self._spool_rollout(rollout, now)
         return [EndBatch(batch.batch_id), *self._return_idle_leases()]
 
-    def _swap_version(self) -> list[Action]:
+    def _swap_version(self, now: float) -> list[Action]:
         batch = self._batch
         may_swap = self._at_rest or (batch is not None and not batch.slice_running and self._may_renew(batch))
         active, loaded = self._swap.active, self._swap.waiting
         if active is None or loaded is None:
             return self._swap.step(may_swap)
         # A version that is to be evaluated here stays until that is done, or its leases expire.
-        return self._swap.step(may_swap and not self._book.evaluates(active), not self._book.evaluates(loaded))
+        return self._swap.step(
+            may_swap and not self._book.evaluates(active, now), not self._book.evaluates(loaded, now)
+        )
 
     def _may_renew(self, batch: RunningBatch) -> bool:
         """Return whether a running batch may take a newer version: its rollouts change, or end under theirs."""
@@ -326,7 +335,7 @@ class WorkerCore:
             return self._end_batch(batch, now)
         # If the engine has rollouts of one version at a time, these must end before the swap, and none is added.
         drains = self._at_swap == "finish" and batch.versions_free is None
-        swap_is_near = self._swap.waits and not self._book.evaluates(active)
+        swap_is_near = self._swap.waits and not self._book.evaluates(active, now)
         fill = self._may_begin() and not (drains and swap_is_near)
         more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
         renew: AtVersionSwap | None = None
@@ -425,4 +434,4 @@ class WorkerCore:
             return f"no session with the coordinator: {self._last_loss or 'not reached yet'}"
         if self._free_slots() == 0 and self._book.unfinished < self._held_slots_wanted:
             return f"{len(self._spool)} finished rollouts wait for the coordinator's verdict"
-        return self._book.why_not_servable(active) or "no work at the moment: the learner has all it can use"
+        return self._book.why_not_servable(active) or "nothing to do now: the learner has all it can use"

@@ -103,6 +103,13 @@ class VersionLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionReplaced:
+    """A version could not be loaded: its memory has become that of a newer one, which is verified as well."""
+
+    key: VersionKey
+
+
+@dataclass(frozen=True, slots=True)
 class VersionActivated:
     key: VersionKey
 
@@ -183,6 +190,7 @@ Event = (
     | VersionAnnounced
     | VersionVerified
     | VersionLoaded
+    | VersionReplaced
     | VersionActivated
     | SliceGenerated
     | UploadAnswered
@@ -217,7 +225,7 @@ class ReturnLeases:
 
 @dataclass(frozen=True, slots=True)
 class LoadVersion:
-    """Load a version besides the active one; answered by VersionLoaded."""
+    """Load a version besides the active one; answered by VersionLoaded or VersionReplaced."""
 
     key: VersionKey
 

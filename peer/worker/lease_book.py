@@ -54,12 +54,17 @@ class HeldLease:
         return max(self.grant.oldest_useful_version, self.grant.oldest_own_version)
 
 
+def _lease_id(lease: HeldLease) -> LeaseId:
+    return lease.grant.lease_id
+
+
 class LeaseBook:
     """The leases held, oldest first."""
 
     def __init__(self) -> None:
         self._held: dict[LeaseId, HeldLease] = {}
         self._closed: dict[LeaseId, None] = {}
+        self._evaluated: tuple[HeldLease, float] | None = None  # the newest whose version stays, and until when
         self._next_expiry_s = math.inf  # valid while _expiry_known
         self._expiry_known = True
         self.unfinished = 0
@@ -92,9 +97,28 @@ class LeaseBook:
         """Return the leases with slots that ``active`` may generate, oldest first."""
         return [lease for lease in self if lease.waiting and lease.servable_by(active)]
 
-    def evaluates(self, key: VersionKey) -> bool:
-        """Return whether a lease is held that this version alone may generate."""
+    def evaluates(self, key: VersionKey, now: float) -> bool:
+        """Return whether a lease is held that this version alone may generate, or was held: another turn may follow."""
+        if self._evaluated is not None and now < self._evaluated[1] and self._evaluated[0].servable_by(key):
+            return True
         return any(lease.grant.kind == "evaluation" and lease.servable_by(key) for lease in self)
+
+    def kept_until_s(self) -> float:
+        """Return until when the version of the newest evaluation stays; infinity if none does."""
+        return math.inf if self._evaluated is None else self._evaluated[1]
+
+    def keep_version(self, lease: HeldLease, now: float) -> None:
+        """Note that a rollout of a lease is done, after which its version may have to stay."""
+        if lease.grant.keep_version_s:
+            newest = lease if self._evaluated is None else max(self._evaluated[0], lease, key=_lease_id)
+            self._evaluated = newest, now + lease.grant.keep_version_s
+
+    def release_version(self, lease_ids: Iterable[LeaseId], now: float) -> None:
+        """Let the version go if its newest lease is among these, or it has stayed long enough."""
+        if self._evaluated is not None:
+            lease, until_s = self._evaluated
+            if lease.grant.lease_id in lease_ids or now >= until_s:
+                self._evaluated = None
 
     def why_not_servable(self, active: VersionKey) -> str:
         """Return in words which version the leases need that ``active`` may not serve; empty if there are none."""

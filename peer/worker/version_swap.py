@@ -41,6 +41,12 @@ class VersionSwap:
         """Note that the engine has loaded a version besides the active one."""
         self._loading, self.waiting = None, key
 
+    def replaced(self, key: VersionKey) -> None:
+        """Note that a version cannot be loaded because a newer one took its place; that one is loaded when verified."""
+        self._loading = None
+        if self.newest_verified == key:
+            self.newest_verified = None
+
     def activated(self, key: VersionKey) -> None:
         """Note that the engine swapped to a version."""
         self.active, self.waiting, self.activating = key, None, False

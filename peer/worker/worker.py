@@ -38,6 +38,7 @@ from peer.worker.events import (
     VersionActivated,
     VersionKey,
     VersionLoaded,
+    VersionReplaced,
 )
 from peer.worker.running_batch import without_routes
 from peer.worker.status import Receiving, WorkerStatus
@@ -188,7 +189,14 @@ class Worker:
 
     async def _load(self, key: VersionKey) -> None:
         with ExitStack() as held:
-            state = self._held_state(key.version, held)
+            try:
+                state = self._held_state(key.version, held)
+            except StoreError:
+                if max(self._store.versions(), default=-1) <= key.version:
+                    raise
+                log.info("version replaced before it was loaded", version=key.version)
+                self.handle(VersionReplaced(key))
+                return
             loaded_hash = await self._engine.load(state)
         record = state.record
         if loaded_hash != record.state_hash:

@@ -47,11 +47,16 @@ class Target:
         Raises:
             RunFolderError: the folder does not name an address.
         """
-        if self.url:
-            return self.url.rstrip("/")
+        return self.url.rstrip("/") or self._endpoint("http_url")
+
+    def page_url(self) -> str:
+        """Return the address under which people open the dashboard; see http_url."""
+        return self.url.rstrip("/") or self._endpoint("page_url")
+
+    def _endpoint(self, name: str) -> str:
         path = RunFolder(self.run_folder).endpoints
         try:
-            return str(json.loads(path.read_text())["http_url"])
+            return str(json.loads(path.read_text())[name])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(
                 f"the run folder {self.run_folder} does not name a running coordinator",
@@ -140,7 +145,7 @@ def page_link(target: Target) -> str:
     Raises:
         RunFolderError: see Target and key_of.
     """
-    return f"{target.http_url()}/#token={key_of(target.run_folder)}"
+    return f"{target.page_url()}/#token={key_of(target.run_folder)}"
 
 
 def _bearing(token: str, url: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from coordinator.ledger.story import Line
+    from coordinator.stores.story import Line
 
 _CULPRITS_SHOWN = 3
 _SHARE_SHOWN = 0.001  # of the wall time, below which `why` shows no remainder
@@ -39,9 +39,9 @@ def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = Fals
     json_output
         Print one JSON object.
     """
-    from coordinator.ledger.story import story_of
+    from coordinator.stores.story import story_of
 
-    story = story_of(RunFolder(run_folder).ledger, " ".join(words))
+    story = story_of(RunFolder(run_folder), " ".join(words))
     if json_output:
         print(json.dumps(asdict(story), indent=2))
         return 0
@@ -164,16 +164,17 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
     json_output
         Print one JSON object.
     """
-    from coordinator.ledger.story import peer_names, reading
+    from coordinator.ledger.sql_facts import peer_names
     from coordinator.report.wall_time import account
+    from coordinator.stores.reader import reading
 
     since_unix_s = None if not since else datetime.now(UTC).timestamp() - seconds_of(since)
-    ledger = RunFolder(run_folder).ledger
-    found = account(ledger, since_unix_s=since_unix_s)
+    folder = RunFolder(run_folder)
+    found = account(folder, since_unix_s=since_unix_s)
     if json_output:
         print(json.dumps(asdict(found) | {"utilisation": found.utilisation}, indent=2))
         return 0
-    with reading(ledger) as connection:
+    with reading(folder) as connection:
         names = peer_names(connection)
     console = Console()
     console.print(f"{found.wall_s:.1f} s of the learner's wall time, {found.steps} steps", highlight=False)

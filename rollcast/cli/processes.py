@@ -47,6 +47,7 @@ class Endpoints:
 
     http_url: str
     grpc_address: str
+    page_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Fleet:
     programs: dict[str, list[str]] = field(default_factory=dict)
     #: Whether peers are restarted too. The run can do without them, and some callers kill them on purpose.
     restart_peers: bool = False
+    #: Seconds for which the coordinator serves the dashboard after the run has finished; None: what its file states.
+    stay_s: float | None = None
     #: How often each process was restarted after it had died.
     restarts: Counter[str] = field(default_factory=Counter)
     #: Called with each restart before its delay.
@@ -104,8 +107,11 @@ class Fleet:
         write_json(self.folder.config / "up.json", self.config.model_dump(mode="json"))
         join = self.config.coordinator.join
         joining = join.model_copy(update={"peers_max": join.peers_max + self.config.peers})  # own peers use up nothing
+        serve = self.config.coordinator.serve
+        if self.stay_s is not None:
+            serve = serve.model_copy(update={"stay_s": self.stay_s})
         coordinator = self.config.coordinator.model_copy(
-            update={"learner_public_key": learner_key, "run_folder": self.folder.root, "join": joining}
+            update={"learner_public_key": learner_key, "run_folder": self.folder.root, "join": joining, "serve": serve}
         )
         distributed = self.config.learner.distributed
         learner = self.config.learner.model_copy(
@@ -223,6 +229,10 @@ class Fleet:
     def log_path(self, name: str) -> Path:
         """Return the path of one process's log."""
         return self.folder.logs / f"{name}.log"
+
+    def stays(self) -> bool:
+        """Return whether the run has finished and its coordinator only serves the dashboard now."""
+        return bool(self.stay_s) and self.folder.summary.exists() and self.processes["coordinator"].poll() is None
 
     async def wait(self, names: list[str], timeout_s: float) -> list[str]:
         """Wait until processes end by themselves; return the names of those that did not end in time."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from rollcast.cli.options import Json, Settings
 from rollcast.cli.peer.folders import only_warnings
 from rollcast.cli.processes import Endpoints, Fleet, Restart, accelerators_here, device_shares
 from rollcast.cli.run.plan_memory import plan_of
+from rollcast.cli.run.report import write_report
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
@@ -27,6 +30,9 @@ from rollcast.runtime.config import dump_json
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
+
+_STAY_S = 86400.0  # seconds that the dashboard of a finished run waits for Ctrl-C
+_EXPLAINED_STEP = 40  # the step that is suggested for `rollcast explain`: late enough to have a history
 
 
 def up(
@@ -40,7 +46,8 @@ def up(
 ) -> int:
     """Run a coordinator, a learner, an origin and peers on this machine until the configured number of steps is done.
 
-    Ctrl-C stops all processes in order; a second Ctrl-C kills them.
+    Ctrl-C stops all processes in order; a second Ctrl-C kills them. On a terminal the dashboard stays when the run has
+    finished, until Ctrl-C.
 
     Parameters
     ----------
@@ -66,12 +73,12 @@ def up(
     shares = device_shares(parsed, accelerators_here())
     for line in _small_shares(shares, config, setting):
         Console(stderr=True).print(f"warning     {line}", soft_wrap=True, highlight=False)
-    fleet = Fleet(parsed, new_run_folder(parsed), shares=shares)
+    stay_s = _STAY_S if console.is_terminal and not json_output else None
+    fleet = Fleet(parsed, new_run_folder(parsed), shares=shares, stay_s=stay_s)
     try:
-        status = asyncio.run(_run(fleet, console, live=live))
+        status = asyncio.run(_run(fleet, console, live=live, json_output=json_output))
     finally:
         fleet.kill_all()  # also after an exception: no process may outlive this command
-    _report(fleet.folder, console, json_output=json_output)
     return status
 
 
@@ -84,6 +91,7 @@ def _small_shares(shares: Mapping[str, DeviceShare], config: Path, settings: tup
         plan = plan_of(config, settings)
     except RollcastError:  # the vocabulary is known only once the tokenizer is built; such models are small
         return []
+    assert plan.peer is not None, "rollcast up has peers"
     needed = {name: plan.learner.peak if name == "learner" else plan.peer.peak for name in shares}
     return small_shares(shares, min(memory for _, memory, _ in devices), needed)
 
@@ -110,10 +118,10 @@ def new_run_folder(config: UpConfig) -> RunFolder:
 
 def page_address(console: Console, folder: RunFolder, endpoints: Endpoints) -> str:
     """Return the dashboard's address. It contains the run's key only on a terminal: others may read a file."""
-    return page_link(Target(folder.root)) if console.is_terminal else endpoints.http_url
+    return page_link(Target(folder.root)) if console.is_terminal else endpoints.page_url
 
 
-async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
+async def _run(fleet: Fleet, console: Console, *, live: bool, json_output: bool) -> int:
     console.print(f"run folder  {fleet.folder.root}", soft_wrap=True)
     for name, share in fleet.shares.items():
         console.print(f"{name:<11} {share.text}", soft_wrap=True, highlight=False)
@@ -130,11 +138,22 @@ async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
         console.print(str(restart), soft_wrap=True, highlight=False, markup=False)
 
     fleet.on_restart, fleet.restart_peers = restarting, True
+
+    async def at_end() -> None:
+        view.close()
+        _report(fleet.folder, console, json_output=json_output)
+        if fleet.stays():
+            link = page_link(Target(fleet.folder.root))
+            console.print(f"dashboard    {link}\n             stays until Ctrl-C", soft_wrap=True, highlight=False)
+            await stop.wait()
+
     stop = stop_on_signals(asyncio.get_running_loop(), on_second=kill)
     try:
-        finished = await run_fleet(fleet, started, view.update, stop)
+        finished = await run_fleet(fleet, started, view.update, stop, at_end)
     finally:
         view.close()
+    if not finished:
+        _report(fleet.folder, console, json_output=json_output)
     return 0 if finished else EXIT_INTERRUPTED
 
 
@@ -147,4 +166,24 @@ def _report(folder: RunFolder, console: Console, *, json_output: bool) -> None:
         print()
     else:
         console.print(summary_table(summary))
-        console.print(f"\nsummary      {folder.summary}\nreward plot  {folder.reward_plot}", soft_wrap=True)
+        report = folder.root / "report.html"
+        write_report(folder, report)
+        paths = {"summary": folder.summary, "reward plot": folder.reward_plot, "report": report}
+        lines = [f"{name:<12} {path}" for name, path in paths.items()]
+        console.print("\n".join(["", *lines, "", "next", *next_commands(summary)]), soft_wrap=True, highlight=False)
+
+
+def next_commands(summary: Mapping[str, Any]) -> list[str]:
+    """Return commands to try after a run with this summary, a line each, as they are typed in this shell."""
+    command = "rollcast" if shutil.which("rollcast") else sys.argv[0]
+    step, version = min(_EXPLAINED_STEP, summary["step"] or 0), summary["version"] or 0
+    explained = {
+        f"explain step {step}": f"what was decided in a step, and why; also: rollout 1, version {version}, peer NAME"
+    }
+    lines = (explained if step else {}) | {
+        "why": "where the learner's wall time went",
+        "samples runs/latest": "what the policy answered",
+        "init": "starting points with problems, rewards and models of your own",
+    }
+    width = max(map(len, lines))
+    return [f"    {command} {words:<{width}}   # {about}" for words, about in lines.items()]

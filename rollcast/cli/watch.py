@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -20,10 +20,20 @@ _POLL_S = 0.5
 _FINISH_TIMEOUT_S = 60.0
 
 
+async def _nothing() -> None:
+    pass
+
+
 async def run_fleet(
-    fleet: Fleet, on_start: Callable[[Endpoints], None], on_status: OnStatus, stop: asyncio.Event
+    fleet: Fleet,
+    on_start: Callable[[Endpoints], None],
+    on_status: OnStatus,
+    stop: asyncio.Event,
+    at_end: Callable[[], Awaitable[None]] = _nothing,
 ) -> bool:
     """Start the fleet, follow it and stop it. Return True if the run finished, False if it was stopped before.
+
+    ``at_end`` is awaited after a finished run. If the fleet has stay_s, the coordinator serves the dashboard meanwhile.
 
     Raises:
         ProcessFailed: the coordinator, the learner or the origin has failed.
@@ -35,7 +45,10 @@ async def run_fleet(
         if endpoints is None:
             return False
         on_start(endpoints)
-        return await _follow(fleet, on_status, stop)
+        finished = await _follow(fleet, on_status, stop)
+        if finished:
+            await at_end()
+        return finished
     finally:
         await fleet.stop()
 
@@ -45,7 +58,7 @@ async def _follow(fleet: Fleet, on_status: OnStatus, stop: asyncio.Event) -> boo
         while not stop.is_set():
             fleet.check()
             ended = fleet.ended()
-            if "coordinator" in ended and "learner" in ended:
+            if "learner" in ended and ("coordinator" in ended or fleet.stays()):
                 await _origin_ends(fleet)
                 return True
             status = await _fetch_status(session, fleet.folder)
@@ -62,7 +75,8 @@ async def _origin_ends(fleet: Fleet) -> None:
     """Wait until the processes end after the run; peers that do not are stopped with the fleet."""
     for name in await fleet.wait(["origin"], _FINISH_TIMEOUT_S):
         raise ProcessFailed(f"the {name} did not stop when the run ended", fix=f"see its log {fleet.log_path(name)}")
-    await fleet.wait(list(fleet.processes), fleet.config.stop_timeout_s)
+    members = [name for name in fleet.processes if name != "coordinator" or not fleet.stays()]
+    await fleet.wait(members, fleet.config.stop_timeout_s)
 
 
 async def _fetch_status(session: aiohttp.ClientSession, folder: RunFolder) -> dict[str, Any] | None:

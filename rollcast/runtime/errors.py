@@ -26,6 +26,7 @@
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── LedgerDamaged          RC403  exit 74   the run has lost or changed what it had stored
+    ├── LeadershipLost         RC404  exit 75   another coordinator leads the run
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── NotScored              RC502  exit 75   the verifiers failed on a completion each time
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
@@ -197,6 +198,10 @@ class BackupError(RollcastError):
 
 class LedgerDamaged(RollcastError):
     code, exit_code = "RC403", 74
+
+
+class LeadershipLost(StoreError):
+    code, exit_code = "RC404", 75
 
 
 class TaskError(RollcastError):

@@ -79,6 +79,11 @@ class RunFolder:
         return self.root / "store.sqlite"
 
     @property
+    def store_url(self) -> Path:
+        """URL of the PostgreSQL database that holds the run's store; missing if that is SQLite."""
+        return self.root / "store.url"
+
+    @property
     def record(self) -> Path:
         """The coordinator's flight record."""
         return self.root / "record"

@@ -47,7 +47,7 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[str]]]:
 
 
 def in_folder(folder: Path, url: str) -> Target:
-    (folder / "endpoints.json").write_text(json.dumps({"http_url": url, "grpc_address": ""}))
+    (folder / "endpoints.json").write_text(json.dumps({"http_url": url, "page_url": url, "grpc_address": ""}))
     return Target(folder)
 
 

@@ -26,7 +26,9 @@ LINK = "http://127.0.0.1:7401/#token=k-e_y"
 def run_folder(tmp_path: Path) -> Path:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "operator.key").write_text("k-e_y\n")
-    (tmp_path / "endpoints.json").write_text(json.dumps({"http_url": "http://127.0.0.1:7401", "grpc_address": ""}))
+    (tmp_path / "endpoints.json").write_text(
+        json.dumps({"http_url": "http://127.0.0.1:7401", "page_url": "http://127.0.0.1:7401", "grpc_address": ""})
+    )
     return tmp_path
 
 
@@ -55,13 +57,15 @@ def test_missing_key_or_coordinator_is_an_error(tmp_path: Path) -> None:
         dashboard(folder)
 
 
-ENDPOINTS = Endpoints("http://127.0.0.1:7401", "127.0.0.1:7400")
+ENDPOINTS = Endpoints("http://127.0.0.1:7401", "127.0.0.1:7400", "http://127.0.0.1:7401")
 
 
 def test_key_is_printed_on_terminals_only(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "operator.key").write_text("k")
-    (tmp_path / "endpoints.json").write_text(json.dumps({"http_url": ENDPOINTS.http_url, "grpc_address": ""}))
+    (tmp_path / "endpoints.json").write_text(
+        json.dumps({"http_url": ENDPOINTS.http_url, "page_url": ENDPOINTS.http_url, "grpc_address": ""})
+    )
     folder = RunFolder(tmp_path)
     terminal, file = Console(file=io.StringIO(), force_terminal=True), Console(file=io.StringIO())
     assert page_address(terminal, folder, ENDPOINTS) == f"{ENDPOINTS.http_url}/#token=k"

@@ -8,9 +8,9 @@ import pytest
 from rollcast.cli.explain import DIFFERENT, explain, replay, why
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
-from tests.coordinator.ledger import test_story
 from tests.coordinator.recovery import test_replay
 from tests.coordinator.report import test_wall_time
+from tests.coordinator.stores import test_story
 
 
 async def test_explain_prints_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

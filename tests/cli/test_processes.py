@@ -26,7 +26,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 COORDINATOR = """
 import json, pathlib, sys, time, tomllib
 root = pathlib.Path(tomllib.load(open(sys.argv[2], "rb"))["run_folder"])
-(root / "endpoints.tmp").write_text(json.dumps({"http_url": "http://127.0.0.1:1", "grpc_address": "127.0.0.1:2"}))
+url = "http://127.0.0.1:1"
+(root / "endpoints.tmp").write_text(json.dumps({"http_url": url, "grpc_address": "127.0.0.1:2", "page_url": url}))
 (root / "endpoints.tmp").rename(root / "endpoints.json")
 time.sleep(60)
 """
@@ -69,6 +70,18 @@ async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
     fleet.add_peer("late")
     await fleet.stop()
     assert set(fleet.ended()) == {"coordinator", "learner", "origin", "peer-1", "late"}
+
+
+async def test_a_coordinator_that_stays_is_told_so_and_ends_with_the_fleet(fleet: Fleet) -> None:
+    fleet.stay_s = 60.0
+    fleet.prepare()
+    assert load_config(fleet.folder.config / "coordinator.toml", CoordinatorConfig).serve.stay_s == 60.0
+    await fleet.start(asyncio.Event())
+    assert not fleet.stays(), "the run has no summary yet"
+    fleet.folder.summary.write_text("{}")
+    assert fleet.stays()
+    await fleet.stop()
+    assert not fleet.stays()
 
 
 async def test_process_that_ignores_sigterm_is_killed(fleet: Fleet) -> None:

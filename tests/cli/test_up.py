@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from rollcast.cli import up
+from rollcast.cli.main import app
 from rollcast.policy.sizing.device_shares import Accelerators, share_devices
 from rollcast.policy.sizing.hardware import GIB
 from rollcast.runtime.errors import ConfigError
@@ -38,6 +39,28 @@ def test_standard_output_is_for_the_summary_alone(
     finally:
         structlog.reset_defaults()
     assert capsys.readouterr().out == ""
+
+
+def test_a_finished_run_names_commands_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up.shutil, "which", lambda command: f"/usr/bin/{command}")
+    for line in up.next_commands({"step": 200, "version": 200}):
+        command, *words = line.partition("#")[0].split()
+        assert command == "rollcast"
+        app.parse_args(words, exit_on_error=False, print_error=False)
+    monkeypatch.setattr(up.shutil, "which", lambda command: None)
+    monkeypatch.setattr(up.sys, "argv", [".venv/bin/rollcast", "up"])
+    assert all(line.split()[0] == ".venv/bin/rollcast" for line in up.next_commands({"step": 3, "version": 2}))
+
+
+@pytest.mark.parametrize(("step", "version", "shown"), [(200, 200, "explain step 40"), (20, 19, "explain step 20")])
+def test_a_finished_run_names_a_step_and_a_version_that_it_has(step: int, version: int, shown: str) -> None:
+    first, *_ = up.next_commands({"step": step, "version": version})
+    assert f"{shown} " in first
+    assert f"version {version}," in first
+
+
+def test_a_run_without_a_step_names_none() -> None:
+    assert not any("explain" in line for line in up.next_commands({"step": 0, "version": None}))
 
 
 def test_a_run_whose_learner_could_not_score_its_rollouts_is_refused_before_it_starts(tmp_path: Path) -> None:

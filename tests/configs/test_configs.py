@@ -76,7 +76,7 @@ def test_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_and_option_named_here_is_there() -> None:
     shown = [shlex.split(line.split(" > ")[0]) for line in re.findall(r"^    (rollcast .*)$", PAGE, re.MULTILINE)]
-    assert len(shown) == 7
+    assert len(shown) == 8
     for words in shown:
         command, bound, *_ = app.parse_args(words[1:], exit_on_error=False)
         assert command.__name__ in ("evaluate", "samples")

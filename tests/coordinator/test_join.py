@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.join import InviteIssuer, JoinDesk, parse_join
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import BadSignature, Banned, JoinRefused, MalformedMessage, ProtocolMismatch, WrongKey
 from rollcast.wire.identity.certificates import caller_from_certificate_pem
 from rollcast.wire.identity.identity import Identity

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from coordinator.ledger.story import story_of
+from coordinator.stores.story import story_of
 from rollcast.runtime.errors import Banned
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId
@@ -67,6 +67,6 @@ async def test_acts_reach_peers_and_outlive_a_coordinator(tmp_path: Path) -> Non
                 await on_peers(second, "enable", one.peer_id)
             assert (await drained.next("activation")).active
         await enrol(second.invite("peer"), bad, tmp_path / "anew", WAIT_S)
-    told_of = {line.what for line in story_of(second.folder.ledger, f"peer {bad.peer_id}").lines}
+    told_of = {line.what for line in story_of(second.folder, f"peer {bad.peer_id}").lines}
     assert "banned (bad): banned by the operator: a test" in told_of
     assert "enabled (bad): no longer banned: a test" in told_of

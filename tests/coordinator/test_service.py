@@ -15,8 +15,8 @@ import pytest
 from coordinator import service
 from coordinator.assembly import check
 from coordinator.config.config import CoordinatorConfig
-from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.resume import LEARNER_FINISHED
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.grpc_client import translate
@@ -77,8 +77,9 @@ async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
 
 
 async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:
-    maths = changed(task={"check": {"kind": "math"}})  # the default check, in a real verifier process
-    async with running(tmp_path, maths) as coordinator, Member(await coordinator.join("origin"), "origin") as origin:
+    maths = {"check": {"kind": "math"}}  # the default check, in a real verifier process
+    settings = changed(task=maths, serve={"stay_s": 3600.0, "page_url": "https://run.example.org:7401"})
+    async with running(tmp_path, settings) as coordinator, Member(await coordinator.join("origin"), "origin") as origin:
         await origin.hello()
         assert (await origin.next("welcome")).run_id == origin.enrolment.run_id
         async with Member(await coordinator.join("learner")) as learner, Member(await coordinator.join("peer")) as peer:
@@ -103,8 +104,19 @@ async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:
             await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished", values={"reward_after": 0.9}))
             assert (await peer.next("stop")).reason == "finished"
             await peer.ended()
+        await check_the_page_stays(coordinator)
+        coordinator.stop.set()
         assert await coordinator.ended() == 0
         check_what_is_left(coordinator)
+
+
+async def check_the_page_stays(coordinator: Running) -> None:
+    async with asyncio.timeout(WAIT_S), aiohttp.ClientSession() as client:
+        while not coordinator.folder.summary.exists():  # noqa: ASYNC110  # no notification exists for a file
+            await asyncio.sleep(0.02)
+        async with client.get(f"{coordinator.http_url}/api/v1/status") as response:
+            assert (await response.json())["phase"] == "finished"
+    assert json.loads(coordinator.folder.endpoints.read_text())["page_url"] == "https://run.example.org:7401"
 
 
 async def check_screens(coordinator: Running) -> None:

@@ -105,6 +105,7 @@ class Script:
     examples_in_time: list[int] = field(default_factory=list)  # that each call brings before its deadline; then all
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
     kappa: Callable[[int], int] = lambda step: 0  # header of each step's batch
+    raised_limit: Callable[[int], int] = lambda step: 0  # S in the header of each step's batch; 0: as at the start
     profile: pb.ProfileOrder | None = None
     routes: RouteShape | None = None  # of the model, with router replay
 
@@ -240,6 +241,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.served.append((step, replayed))
         header = pb.BatchHeader(step=step, ready=True, rollout_count=len(rollouts), replayed=replayed)
         header.publish_every_steps = self.script.kappa(step)
+        header.staleness_limit = self.script.raised_limit(step)
         yield pb.BatchPart(header=header)
         for rollout in rollouts:
             yield pb.BatchPart(rollouts=[rollout])

@@ -168,6 +168,15 @@ async def test_kappa_and_older_versions(world: World, script: Script) -> None:
     assert world.coordinator.announced == [0, 2, 4, 5]
 
 
+async def test_a_raised_s_keeps_versions_for_longer(world: World, script: Script) -> None:
+    """Batches are of version 0 throughout, which the S of the start would have removed and rejected at step 2."""
+    script.staleness_limit, script.raised_limit = 1, lambda step: 3 if step else 0
+    script.newest_usable_version = lambda step: 0
+    publish = {"chunk_size_bytes": 4096, "keep_versions": 2, "squash_versions": 0, "timeout_s": 10.0}
+    assert await run(config(world, publish=publish, checkpoint={"every_steps": 9}), asyncio.Event()) == 0
+    assert [report.step for report in world.coordinator.step_reports] == [1, 2, 3, 4]
+
+
 def saved_steps(world: World) -> list[int]:
     """Return the steps of the checkpoints on the disk."""
     return sorted(int(path.stem) for path in (world.run_folder / "checkpoints").glob("*.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from itertools import islice
 from random import Random
 
@@ -18,6 +19,21 @@ async def test_deadline_names_what_it_waited_for() -> None:
     with pytest.raises(WaitTimedOut, match=r"waited 0.01 s for the moon"):
         async with deadline(0.01, "the moon"):
             await asyncio.Event().wait()
+
+
+async def test_time_in_which_the_loop_did_not_run_is_not_waited() -> None:
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def come() -> None:
+        time.sleep(0.4)  # noqa: ASYNC251  # the whole process does not run, as on a busy machine
+        for _ in range(20):  # what came meanwhile takes some turns of the loop
+            await asyncio.sleep(0)
+        answer.set_result("the moon")
+
+    coming = asyncio.create_task(come())
+    async with deadline(0.2, "the moon"):
+        assert await answer == "the moon"
+    await coming
 
 
 async def test_a_timeout_of_the_body_is_not_ours() -> None:

@@ -38,28 +38,7 @@ class WandbSink:
 
     def __init__(self, folder: Path, *, run_id: str, run_name: str, project: str, entity: str, mode: WandbMode) -> None:
         require_wandb()
-        import wandb
-
-        folder.mkdir(parents=True, exist_ok=True)
-        self._run = wandb.init(
-            dir=str(folder),
-            id=run_id,
-            name=run_name,
-            project=project,
-            entity=entity or None,
-            mode=mode,
-            resume="allow" if mode == "online" else None,  # with it, wandb 0.31 writes no figures offline
-            # Figures only: nothing about this machine, its packages or its code leaves it.
-            save_code=False,
-            settings=wandb.Settings(
-                disable_git=True,
-                x_disable_meta=True,
-                x_disable_machine_info=True,
-                x_save_requirements=False,
-                console="off",
-                silent=True,
-            ),
-        )
+        self._run = begin_wandb(folder, run_id=run_id, run_name=run_name, project=project, entity=entity, mode=mode)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write all metrics of a step in one record. Metrics that name peers are not sent."""
@@ -67,3 +46,29 @@ class WandbSink:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def begin_wandb(folder: Path, *, run_id: str, run_name: str, project: str, entity: str, mode: WandbMode) -> Any:
+    """Begin or resume a run at Weights & Biases, which must be installed; ``folder`` has its files."""
+    import wandb
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return wandb.init(
+        dir=str(folder),
+        id=run_id,
+        name=run_name,
+        project=project,
+        entity=entity or None,
+        mode=mode,
+        resume="allow" if mode == "online" else None,  # with it, wandb 0.31 writes no figures offline
+        # Figures and samples only: nothing about this machine, its packages or its code leaves it.
+        save_code=False,
+        settings=wandb.Settings(
+            disable_git=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            console="off",
+            silent=True,
+        ),
+    )

@@ -156,6 +156,7 @@ def room_findings(
         engine.cache_tokens,
         versions_on_device=engine.versions_on_device_min,
         devices=devices,
+        states_in_memory=config.states_in_memory,
     )
     needed = peer_memory(model, shape)
     memory = needed.peak + (0 if machine.accelerators else needed.host_peak)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import socket
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tomli_w
 
 from peer.config import PeerConfig
+from peer.donor.install.first_limits import FirstLimits
 from rollcast.runtime.config import load_config, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, JoinRefused
 from rollcast.runtime.process import is_loopback
@@ -20,6 +21,7 @@ from rollcast.wire.joining.invite import Invite
 LINK_PORT = 7420  # port for chunk links of a peer that others can dial
 _NAME_MAX = 64
 _LINE = r"^{}\s*=\s*(\"[^\"\n]*\"|'[^'\n]*')[^\n]*\n?"  # a key with a plain text
+_UNLIMITED = FirstLimits()
 _SECTION = re.compile(r"^\s*\[", re.MULTILINE)
 
 
@@ -113,13 +115,14 @@ def write_configuration(
     name: str | None,
     listening: ListenSettings,
     engine_python: Path | None = None,
+    limits: FirstLimits = _UNLIMITED,
 ) -> PeerConfig:
     """Write configuration and invite, or renew them; the owner's own settings in an existing configuration stay.
 
     Args:
         engine_python: see peer.config.EngineConfig.python; used for a new configuration only.
         name: name of the peer; None: that of the existing configuration, or the machine's.
-        listening: used for a new configuration only.
+        listening, limits: used for a new configuration only.
 
     Raises:
         ConfigError: the name or the existing configuration is invalid.
@@ -129,7 +132,7 @@ def write_configuration(
     if path.exists():
         text = _renewed(path, places, name)
     else:
-        text = new_configuration(places, name or machine_name(), listening, engine_python)
+        text = new_configuration(places, name or machine_name(), listening, engine_python, limits)
     parse_config(tomllib.loads(text), PeerConfig, source=str(path))
     try:
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -142,7 +145,11 @@ def write_configuration(
 
 
 def new_configuration(
-    places: PeerPaths, name: str, listening: ListenSettings, engine_python: Path | None = None
+    places: PeerPaths,
+    name: str,
+    listening: ListenSettings,
+    engine_python: Path | None = None,
+    limits: FirstLimits = _UNLIMITED,
 ) -> str:
     """Return the text of a donor's configuration, with comments."""
     words = {
@@ -155,7 +162,16 @@ def new_configuration(
     }
     quoted = {key: _quoted(word) for key, word in words.items()}
     engine = "" if engine_python is None else f"python = {_quoted(str(engine_python))}\n"
-    return _TEMPLATE.format(**quoted, port=listening.port, engine=engine)
+    values = {name: value for name, value in asdict(limits).items() if value is not None}
+    values.pop("upload_measured_mbit_s", None)
+    upload = values.pop("upload_mbit_s_max", None)
+    return _TEMPLATE.format(
+        **quoted,
+        port=listening.port,
+        engine=engine,
+        upload="" if upload is None else f"upload_mbit_s_max = {upload!r}\n",
+        limits="".join(f"{name} = {value!r}\n" for name, value in values.items()),
+    )
 
 
 _TEMPLATE = """\
@@ -171,9 +187,9 @@ invite_file = {invite}
 host = {host}                         # "0.0.0.0": also for machines behind the same router; 127.0.0.1: for none
 port = {port}
 advertise = {advertise}                         # host:port as others see this machine; "none": it dials those outside
-
+{upload}
 [limits]                              # `rollcast peer limits` shows and sets them
-"""
+{limits}"""
 
 
 def _renewed(path: Path, places: PeerPaths, name: str | None) -> str:

@@ -12,7 +12,16 @@ from rollcast.runtime.run_folder import run_folder_error
 #: Files and folders of a peer, except for its identity and its receipts.
 _STATE = (
     *("versions", "tokenizers", "cache", "logs", "page"),
-    *("credentials.pem", "peer-records.pb", "invite.txt", "donor.json", "limits.json", "page.json", "lock"),
+    *(
+        "credentials.pem",
+        "peer-records.pb",
+        "invite.txt",
+        "donor.json",
+        "limits.json",
+        "page.json",
+        "lock",
+        "ended.json",
+    ),
     "control.sock",
 )
 _OWN = ("identity.key", "instance.json", "receipts")  # kept unless the owner wants the identity removed too

@@ -20,6 +20,7 @@ from peer.donor.machine.owner_presence import idle_s
 from peer.limits.readings import Readings
 
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")
+_SUPPLIES = Path("/sys/class/power_supply")  # of Linux
 _IDLE_LOOK_S = 5.0  # between two checks for the owner, because they start processes
 _FAMILY_LOOK_S = 10.0  # between two searches for child processes, because they read the whole process table
 
@@ -27,7 +28,7 @@ _FAMILY_LOOK_S = 10.0  # between two searches for child processes, because they 
 class Sensors:
     """The sensors of this machine. Call ``read`` from time to time, always from the same thread.
 
-    Shares are of the time since the last call.
+    Shares are of the time since the last call, or since the object was made.
 
     Args:
         disk: a folder on the file system whose free bytes are read.
@@ -53,7 +54,7 @@ class Sensors:
         self._me = psutil.Process()
         self._found_family: list[psutil.Process] = [self._me]
         self._family_looked_s = float("-inf")
-        self._cpu_before: tuple[float, float, float] | None = None  # seconds: all cores, busy, this peer
+        self._cpu_before = self._cpu_now(self._found_family)
 
     def read(self) -> Readings:
         """Return the readings of this moment. A missing sensor is no error."""
@@ -64,7 +65,7 @@ class Sensors:
             cpu_celsius=_cpu_celsius(),
             gpu_celsius=gpu.celsius(),
             power_watts=gpu.watts(),
-            on_battery=None if battery is None else not battery.power_plugged,
+            on_battery=None if battery is None or battery.power_plugged is None else not battery.power_plugged,
             battery_share=None if battery is None else battery.percent / 100.0,
             idle_s=self._idle_s(),
             others_cpu_share=self._others_cpu_share(family),
@@ -88,14 +89,19 @@ class Sensors:
             self._idle_looked_s, self._idle = now, self._find_idle_s()
         return self._idle
 
-    def _others_cpu_share(self, family: list[psutil.Process]) -> float | None:
-        """Return the share of all cores that other processes used since the last call; None at the first."""
+    @staticmethod
+    def _cpu_now(family: list[psutil.Process]) -> tuple[float, float, float]:
+        """Return seconds since the machine's start: of all cores, of busy ones, and of this peer."""
         times = psutil.cpu_times()
         total_s = float(sum(times[:8]))  # guests are counted in user and nice already
         busy_s = total_s - times.idle - getattr(times, "iowait", 0.0)
-        before, now = self._cpu_before, (total_s, busy_s, sum(_cpu_s(one) for one in family))
+        return total_s, busy_s, sum(_cpu_s(one) for one in family)
+
+    def _others_cpu_share(self, family: list[psutil.Process]) -> float | None:
+        """Return the share of all cores that other processes used since the last call; None if no time passed."""
+        before, now = self._cpu_before, self._cpu_now(family)
         self._cpu_before = now
-        if before is None or now[0] <= before[0]:
+        if now[0] <= before[0]:
             return None
         ours_s = max(0.0, now[2] - before[2])
         return min(1.0, max(0.0, (now[1] - before[1] - ours_s) / (now[0] - before[0])))
@@ -110,7 +116,19 @@ def _cpu_celsius() -> float | None:
 
 
 def _battery() -> Any | None:
+    """Return the machine's battery; None if it has none. psutil would return that of a wireless mouse instead."""
+    if _SUPPLIES.is_dir() and not any(map(_powers_the_machine, _SUPPLIES.iterdir())):
+        return None
     return psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+
+
+def _powers_the_machine(supply: Path) -> bool:
+    """Whether this is a battery, and not one of a device beside the machine."""
+    with contextlib.suppress(OSError):
+        if (supply / "type").read_text().strip() != "Battery":
+            return False
+        return not (supply / "scope").exists() or (supply / "scope").read_text().strip() != "Device"
+    return False
 
 
 def _resident_bytes(process: psutil.Process) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from capacity.fleet.events import Spent
@@ -12,7 +11,7 @@ from capacity.reports.spending import SpendReport, spend_report, spent_usd
 from capacity.reports.tables import Cell, Column, Sheet
 from rollcast.cli.capacity.output import FormatOption, print_json, print_sheets
 from rollcast.cli.options import Json
-from rollcast.runtime.errors import RunFolderError, StoreError
+from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
 _COLUMNS = (
@@ -40,7 +39,7 @@ def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = Fals
     json_output
         The same as --format json.
     """
-    report = spend_report(_rows(run), accepted_rollouts(RunFolder(run).ledger))
+    report = spend_report(_rows(run), accepted_rollouts(RunFolder(run)))
     if json_output or form == "json":
         print_json(report.to_json())
     else:
@@ -61,20 +60,17 @@ def _rows(run: Path) -> list[Row]:
     return read_journal(path)
 
 
-def accepted_rollouts(ledger: Path) -> int:
+def accepted_rollouts(folder: RunFolder) -> int:
     """Return the number of rollouts that the run accepted.
 
     Raises:
         StoreError: the ledger cannot be read.
     """
     from coordinator.ledger.sql_work import select_counts
-    from coordinator.ledger.story import reading
+    from coordinator.stores.reader import reading
 
-    with reading(ledger) as connection:
-        try:
-            return select_counts(connection).accepted
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
+    with reading(folder) as connection:
+        return select_counts(connection).accepted
 
 
 def sheet_of(report: SpendReport) -> Sheet:

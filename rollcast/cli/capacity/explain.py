@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from capacity.catalogue.models import models
 from capacity.model.demand import Demand
@@ -57,27 +58,36 @@ def explain(
         raise ConfigError(
             "--largest-model needs a pool, because a plan has the speeds of one model only", fix="give one with --pool"
         )
-    document = read_plan(file) if file is not None else planned(scenario(pool, demand))
-    made = document.plan
+    # Nothing is printed within: a status on a terminal takes over stdout too.
+    with Console(stderr=True).status("planning") as status:
+        document = read_plan(file) if file is not None else planned(scenario(pool, demand))
+        made = document.plan
+        status.update("planning with single changes")
+        if form == "json":
+            answer = _json(document, more_usd_per_hour)
+        else:
+            sheets = explanation_sheets(made, explained(made), one_more_dollar(made, more_usd_per_hour))
+            lines = _smallest_staleness(made) if form == "table" else []
+            if largest_model:
+                status.update("planning for the models of the catalogue")
+                lines.append(_largest_model(pool, demand or DemandOptions()))
     if form == "json":
-        print_json(_json(document, more_usd_per_hour))
+        print_json(answer)
         return FEASIBLE if made.feasible else INFEASIBLE
     note([f"pool {document.inputs.pool}", f"demand {document.inputs.demand}"])
-    bought = one_more_dollar(made, more_usd_per_hour)
-    print_sheets(explanation_sheets(made, explained(made), bought), form, title="explanation")
-    if form == "table":
-        _print_smallest_staleness(made)
-    if largest_model:
-        print(_largest_model(pool, demand or DemandOptions()))
+    print_sheets(sheets, form, title="explanation")
+    for line in lines:
+        print(line)
     return FEASIBLE if made.feasible else INFEASIBLE
 
 
-def _print_smallest_staleness(made: Plan) -> None:
+def _smallest_staleness(made: Plan) -> list[str]:
+    """Return the smallest staleness limit in a sentence; empty if there is none."""
     workers = [one.worker for one in made.candidates]
     smallest = smallest_staleness(made.demand, workers)
-    if smallest is not None:
-        limit, cost = smallest.demand.staleness_limit, smallest.usd_per_hour
-        print(f"The smallest S for this pool is {limit}, for {cost:,.2f} $/h.")
+    if smallest is None:
+        return []
+    return [f"The smallest S for this pool is {smallest.demand.staleness_limit}, for {smallest.usd_per_hour:,.2f} $/h."]
 
 
 def _largest_model(pool: PoolOptions | None, demand: DemandOptions) -> str:

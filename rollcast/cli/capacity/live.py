@@ -119,7 +119,7 @@ def change(
     Parameters
     ----------
     staleness_limit
-        S in learner steps, at most the value that the run was started with.
+        S in learner steps. A larger one takes effect step by step, as the learner keeps older versions from then on.
     publish_every_steps
         kappa: learner steps between two versions, at most S + 1; auto publishes as often as broadcasts allow.
     usd_per_hour_max

@@ -35,8 +35,8 @@ from capacity.reports.plots import Point, utilisation_against_workers
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenario
 from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
 from rollcast.cli.durations import seconds_of
-from rollcast.runtime.errors import ConfigError
-from rollcast.runtime.run_folder import run_folder_error, write_atomically
+from rollcast.runtime.errors import ConfigError, RunFolderError
+from rollcast.runtime.run_folder import write_atomically
 from rollcast.runtime.version import software_version
 
 _USD = re.compile(r"\$?(\d+(?:\.\d+)?)(?:usd|\$)?", re.IGNORECASE)
@@ -180,7 +180,8 @@ def save(path: Path, document: PlanDocument) -> None:
     try:
         write_atomically(path, encode(document) + b"\n", mode=0o644)
     except OSError as error:
-        raise run_folder_error(path.parent, error) from None
+        fix = "check that its folder exists, that you may write there, and that its disk has space"
+        raise RunFolderError(f"cannot write the plan {path}", cause=error.strerror or str(error), fix=fix) from None
     file = shlex.quote(str(path))
     if document.plan.feasible:
         next_step = f"`rollcast capacity validate {file}` simulates the promised run, `apply {file}` starts it"

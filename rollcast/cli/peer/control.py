@@ -72,7 +72,8 @@ def finish(*, for_: For = None, state: StateFolder = None, json_output: Json = F
 def _control(do: str, for_: str | None, state: Path | None, json_output: bool) -> int:
     values = {} if for_ is None else {"for_s": seconds_of(for_)}
     reply = ask(do, state, **values)
-    print(json.dumps(reply) if json_output else " - ".join(filter(None, (reply["state"], reply["reason"]))))
+    state_now = "resumed" if reply["state"] == "on" else reply["state"]
+    print(json.dumps(reply) if json_output else " - ".join(filter(None, (state_now, reply["reason"]))))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rollcast.cli.peer.folders import (
 )
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
-from rollcast.runtime.errors import ConfigError, MissingExtra
+from rollcast.runtime.errors import ConfigError, MissingExtra, RollcastError
 from rollcast.runtime.install import install_command
 
 _JOIN_DEADLINE_S = 60.0
@@ -60,6 +61,7 @@ def join(
     """
     from peer.donor.check.dial_back import listening_for
     from peer.donor.install import join as joining  # these imports take a while: not before help is asked for
+    from peer.donor.install.first_limits import FirstLimits
 
     only_warnings()
     engine_python = engine_python and engine_python.absolute()  # the peer may run in another folder
@@ -71,7 +73,10 @@ def join(
     peer_id = asyncio.run(_enrol(decoded, places))
     is_new = not places.config_file.exists()
     listening = asyncio.run(listening_for(decoded)) if is_new else joining.ListenSettings()
-    written = joining.write_configuration(places, text, name=name, listening=listening, engine_python=engine_python)
+    limits = asyncio.run(_limits_of_a_donor(decoded, places.state_folder)) if is_new else FirstLimits()
+    written = joining.write_configuration(
+        places, text, name=name, listening=listening, engine_python=engine_python, limits=limits
+    )
     joined = {
         "run_id": decoded.run_id,
         "peer_id": peer_id,
@@ -79,6 +84,7 @@ def join(
         "config": str(places.config_file),
         "state_folder": str(places.state_folder),
         "advertise": written.link.advertise,
+        "limits": limits.lines(),
     }
     if foreground:
         _print_note(f"Joined as {written.name} ({peer_id}). The peer runs here until Ctrl-C.")
@@ -97,6 +103,27 @@ async def _enrol(invite: Any, places: Any) -> str:
     places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load_or_create(places.state_folder / "identity.key")
     return (await enrol(invite, identity, places.state_folder, _JOIN_DEADLINE_S)).peer_id
+
+
+async def _limits_of_a_donor(invite: Any, state_folder: Path) -> Any:
+    """Return the limits for a new machine; none where the run is on this machine: there it is its owner's run."""
+    from peer.donor.install.first_limits import FirstLimits, first_limits
+    from peer.donor.install.join import is_on_this_machine
+    from peer.donor.machine.gpu_sensors import GpuSensors
+    from peer.donor.machine.sensors import Sensors
+    from peer.reachability.link_speed import InviteHttp
+
+    if is_on_this_machine(invite):
+        return FirstLimits()
+    _print_note("Measuring the upload, of which the run may use half ...")
+    readings = Sensors(state_folder, GpuSensors.here(), wants_idle=False).read()
+    try:
+        async with InviteHttp(invite) as door:
+            upload: float | None = await door.upload()
+    except RollcastError as error:
+        _print_note(f"The upload could not be measured ({error.code}).")
+        upload = None
+    return first_limits(readings, upload)
 
 
 def _need_engine(config_file: Path, engine_python: Path | None) -> None:
@@ -188,6 +215,8 @@ def _print_note(text: str) -> None:
 
 
 def _next_steps(answer: dict[str, Any]) -> str:
+    from peer.donor.install.first_limits import WHAT_LEAVES
+
     lines = [f"joined     {answer['run_id']} as {answer['name']}", f"identity   {answer['peer_id']}"]
     lines.append(f"settings   {answer['config']}")
     if answer["advertise"] == "none":
@@ -195,6 +224,7 @@ def _next_steps(answer: dict[str, Any]) -> str:
         lines.append("           `rollcast peer check` explains what blocks the connection and how to open it.")
     elif answer["advertise"]:
         lines.append(f"reached    other machines dial it at {answer['advertise']}")
+    lines += [f"{'limits' if not at else '':<11}{line}" for at, line in enumerate(answer["limits"])]
     if answer["started"] == "no":
         return "\n".join([*lines, "", f"Start it with:  rollcast peer run {answer['config']}"])
     how = {
@@ -211,8 +241,9 @@ def _next_steps(answer: dict[str, Any]) -> str:
             f"now        {answer['state']}{why}",
             "",
             "What happens next: this machine receives the newest version of the model from other machines,",
-            "generates rollouts whenever the run has work for it, and relays the version to others. Nothing",
-            "else leaves this machine, and the run cannot execute code on it.",
+            "generates rollouts whenever the run has work for it, and relays the version to others. The run cannot",
+            "execute code on it.",
+            *textwrap.wrap(WHAT_LEAVES, 100),
             "",
             "  rollcast peer status --watch       show what it is doing and why",
             "  rollcast peer page --open          show the same in a browser",

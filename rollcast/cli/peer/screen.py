@@ -21,7 +21,7 @@ def _head(report: dict[str, Any]) -> list[str]:
     until = f" (until {report['until'].replace('T', ' ')})" if report["until"] else ""
     session = "connected to" if report["connected"] else "not connected to"
     return [
-        f"{report['state']}{reason}{until}",
+        f"{'ready' if report['state'] == 'idle' else report['state']}{reason}{until}",
         f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
         f"run {report['run_id']}, {session} {report['coordinator']}",
         # A daemon of an earlier release does not report it.

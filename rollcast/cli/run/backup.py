@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from coordinator.recovery import backup as backups
 from rollcast.cli.options import Json
+from rollcast.cli.run.run_tools import run_config
 from rollcast.runtime.run_folder import RunFolder
 
 _REPORT_EVERY_S = 0.5
@@ -81,7 +82,14 @@ def restore(
     """
     made, epoch = backups.restore(backup_folder, RunFolder(run_folder), nothing_lost=nothing_lost)
     _show(made, run_folder, "restored to", json_output)
-    if epoch is not None:
+    steps = run_config(run_folder).run.steps
+    if epoch is not None and epoch.step_from >= steps:
+        print(
+            f"All {steps} steps of this run are done: nothing is left to train. `rollcast report`, `samples` and"
+            " `explain` read it; to train on, raise run.steps and start the coordinator.",
+            file=sys.stderr,
+        )
+    elif epoch is not None:
         print(
             f"The run continues in epoch {epoch.epoch} at step {epoch.step_to}. The {epoch.step_to - epoch.step_from}"
             " steps before that are empty: raise run.steps by that number to train as long as planned.",

@@ -24,15 +24,24 @@ def report(run_folder: Path = LATEST_RUN, *, out: Path | None = None, json_outpu
     json_output
         Print one JSON object with the file's path.
     """
+    path = out or run_folder / "report.html"
+    size = write_report(RunFolder(run_folder), path)
+    print(json.dumps({"file": str(path), "bytes": size}) if json_output else f"{path} ({size / 1000:.0f} kB)")
+    return 0
+
+
+def write_report(folder: RunFolder, path: Path) -> int:
+    """Write the report on a run to a file; return its bytes.
+
+    Raises:
+        RunFolderError: the run cannot be read, or the file not written.
+    """
     from coordinator.report.page import render
     from coordinator.report.run_data import read_facts
 
-    text = render(read_facts(RunFolder(run_folder)), time.time())
-    path = out or run_folder / "report.html"
+    data = render(read_facts(folder), time.time()).encode()
     try:
-        write_atomically(path, text.encode())
+        write_atomically(path, data)
     except OSError as error:
         raise run_folder_error(path, error) from None
-    size = len(text.encode())
-    print(json.dumps({"file": str(path), "bytes": size}) if json_output else f"{path} ({size / 1000:.0f} kB)")
-    return 0
+    return len(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,15 +46,12 @@ def run_tokenizer(config: CoordinatorConfig, folder: RunFolder) -> TextTokenizer
         StoreError: the ledger has no tokenizer yet, or cannot be read.
     """
     from coordinator.ledger.sql_facts import get_meta
-    from coordinator.ledger.story import reading
     from coordinator.prompts.tokenizers import stored_tokenizer
     from coordinator.recovery.resume import TOKENIZER
+    from coordinator.stores.reader import reading
 
-    with reading(folder.ledger) as connection:
-        try:
-            kept = get_meta(connection, TOKENIZER)
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the ledger {folder.ledger}", cause=str(error)) from None
+    with reading(folder) as connection:
+        kept = get_meta(connection, TOKENIZER)
     if kept is None:
         raise StoreError(
             f"the run in {folder.root} has no tokenizer yet", fix="wait until the coordinator has loaded its task"

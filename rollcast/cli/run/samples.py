@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -18,6 +18,11 @@ from rollcast.cli.run.run_tools import run_config, run_tokenizer
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from coordinator.config.config import CoordinatorConfig
+    from coordinator.prompts.samples import Sample
+
+Export = Literal["wandb", "mlflow"]
 LIMIT_MOST = 1_000_000
 _ONLY_IN_PARQUET = ("token_ids", "reported_logprobs")
 
@@ -59,6 +64,7 @@ def samples(
     limit: int = 20,
     wrong: Annotated[bool, Parameter(negative=())] = False,
     training: TrainingOptions = _ANY,
+    export: Export | None = None,
     json_output: Json = False,
 ) -> int:
     """Show completions of the newest evaluation, or of training, and how they were scored.
@@ -75,10 +81,12 @@ def samples(
         Maximum number of completions.
     wrong
         Only show completions that are not entirely correct.
+    export
+        Send them to Weights & Biases as a table, or to MLflow as traces, instead of showing them.
     json_output
         Print one JSON object per line, as `rollcast curate --pass-rates` reads them.
     """
-    from coordinator.prompts.samples import TRAINING, Sample, evaluated
+    from coordinator.prompts.samples import TRAINING, evaluated
     from coordinator.prompts.stored_rollouts import RolloutFilter, stored_rollouts, write_parquet
 
     if not 1 <= limit <= LIMIT_MOST:
@@ -94,12 +102,18 @@ def samples(
         found = stored_rollouts(folder, run_tokenizer(config, folder), limit, wanted)
         by_version = sorted(found, key=lambda one: (one.version, one.rollout_id))
         chosen = by_version if training.problem else found
+        summary = f"{_plural(len(found), 'stored rollout')} of training, the newest that match; --limit {limit}."
         if training.parquet is not None:
             write_parquet(found, training.parquet)
             print(f"{len(found)} rollouts in {training.parquet}")
             return 0
     else:
-        chosen = [one for one in evaluated(folder, set_name, version) if not (wrong and one.exact)][:limit]
+        every = evaluated(folder, set_name, version)
+        matching = [one for one in every if not (wrong and one.exact)]
+        chosen, summary = matching[:limit], _summary(every, matching, limit, wrong=wrong)
+    if export is not None:
+        _export(export, chosen, folder, config)
+        return 0
     if json_output:
         for one in chosen:
             print(json.dumps(_without_tokens(asdict(one))))
@@ -107,7 +121,33 @@ def samples(
     console = Console()
     for one in chosen:
         _show(console, one)
+    console.print(f"[dim]{escape(summary)}[/dim]", highlight=False)
     return 0
+
+
+def _export(to: Export, samples: Sequence[Sample], folder: RunFolder, config: CoordinatorConfig) -> None:
+    from coordinator.ledger.sql_facts import get_meta
+    from coordinator.prompts.trace_export import export_to_mlflow, export_to_wandb
+    from coordinator.stores.reader import reading
+
+    with reading(folder) as connection:
+        run_id = get_meta(connection, "run_id") or config.run.name
+    if to == "wandb":
+        export_to_wandb(samples, folder.root / "wandb", run_id, config.run.name, config.metrics.wandb)
+    else:
+        export_to_mlflow(samples, run_id)
+    print(f"{len(samples)} samples exported to {to}")
+
+
+def _summary(every: Sequence[Sample], matching: Sequence[Sample], limit: int, *, wrong: bool) -> str:
+    """Return what was found in an evaluation: also that nothing was, which an empty screen would not say."""
+    of = f"{_plural(len(every), 'completion')} of the set {every[0].set!r} at version {every[0].version}"
+    found = f"{len(matching)} of {of} {'is' if len(matching) == 1 else 'are'} not entirely correct" if wrong else of
+    return f"{found}, {limit} shown: raise --limit." if len(matching) > limit else f"{found}."
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _without_tokens(sample: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ let tables = 0;
 /**
  * Args:
  *   label: name of the table, for assistive technology.
- *   columns: [{id, title, hint, width, grow, rank, end, down, value(row), cell(row)}]: widths in pixels; `rank` as in
- *     `fitting`; `end`: aligned to the right; `down`: the first click sorts downwards; without `value` it cannot be sorted.
+ *   columns: [{id, title, hint, width, grow, rank, sparse, end, down, value(row), cell(row)}]: widths in pixels; `rank` as in
+ *     `fitting`; `sparse`: left out while no row has a value other than 0; `end`: aligned to the right; `down`: the first click sorts downwards; without `value` it cannot be sorted.
  *   rows, keyOf(row): a new array whenever something changed.
  *   sort {id, down}, onSort: the sort order; null: the order of the rows, and visible rows stay in place when others are added before them.
  *   selected (Set of keys), onSelect: left out, nothing can be selected.
@@ -30,7 +30,8 @@ export function VirtualTable(props) {
   const order = useOrder(rows, keyOf, column, sort?.down, busyUntil);
   const narrow = box.width > 0 && box.width < NARROW_PIXELS;
   const tall = narrow ? props.cardHeight || 96 : rowHeight;
-  const shown = useMemo(() => fitting(columns, box.width - (selected ? SELECT_PIXELS : 0)), [columns, box.width, !selected]);
+  const filled = columns.map((one) => !one.sparse || rows.some((row) => one.value(row)));
+  const shown = useMemo(() => fitting(columns.filter((_, at) => filled[at]), box.width - (selected ? SELECT_PIXELS : 0)), [columns, filled.join(), box.width, !selected]);
   useAnchor(order.keys, scroller, tall, !column);
   const reach = useKeyboard(props, order, scroller, tall, busyUntil, narrow ? 0 : rowHeight);
   const { first, end } = windowOf(box.top, box.height, tall, order.keys.length);

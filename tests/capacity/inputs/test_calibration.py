@@ -14,7 +14,7 @@ import pytest
 from capacity.inputs.calibration import Links, calibrate, fitted, fitted_median
 from capacity.inputs.run_records import LearnerStep, MadeRollout, RunRecords, read_run
 from capacity.predict.prediction import predict
-from coordinator.ledger.schema import migrate
+from coordinator.stores.sqlite_schema import migrate
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -111,7 +111,7 @@ def write_run(root: Path) -> Path:
     announcement = pb.VersionAnnouncement(manifests=manifests).SerializeToString()
     with closing(sqlite3.connect(root / "store.sqlite")) as ledger:
         migrate(ledger)
-        ledger.execute("INSERT INTO groups VALUES (1, 'p', x'', '', '{}', NULL, '')")
+        ledger.execute("INSERT INTO groups VALUES (1, 'p', x'', '', '{}', NULL, '', 1)")
         ledger.execute(
             "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id, issued_unix_s) "
             "VALUES (1, 0, 1, 1, 7, 'p', 100.0)"

@@ -59,3 +59,17 @@ def test_what_was_seen_is_restored_and_the_markets_with_the_most_hours_are_kept(
     assert after.seen() == before.seen()
     assert after.per_hour(worker, 5.0) == before.per_hour(worker, 0.0)
     assert after.per_hour(replace(WORKER, region="r0"), 5.0) == WORKER.preemptions_per_hour
+
+
+def test_of_more_markets_than_are_kept_the_one_longest_without_workers_is_removed() -> None:
+    seen = Preemptions()
+    seen.came(WORKER, 0.0)  # stays, and so does its market, for as long as it is there
+    markets = [replace(WORKER, region=f"r{number}") for number in range(MARKETS_MAX + 1)]
+    for number, worker in enumerate(markets):
+        seen.came(worker, float(number))
+        seen.gone(worker, float(number), preempted=True)
+    kept = {one.market[1] for one in seen.seen()}
+    assert len(kept) == MARKETS_MAX
+    assert {WORKER.region, "r2", f"r{MARKETS_MAX}"} <= kept
+    assert kept.isdisjoint({"r0", "r1"})
+    assert len(seen._markets) == MARKETS_MAX

@@ -68,9 +68,18 @@ def test_a_screen_shows_reasons_only_where_no_column_does() -> None:
 
 def test_totals_say_k_of_n_cost_and_certificate() -> None:
     text = " ".join(totals_lines(sample_plan()))
-    for word in ("4 of 9 workers", "$/h", "$/step", "T_bcast", "S needed", "utilisation", "LP bound", "gap"):
+    for word in ("4 of 9 workers", "$/h", "$/step", "T_bcast", "S needed", "utilisation"):
         assert word in text
     assert totals_lines(infeasible_sample()) == ("0 of 9 workers: infeasible",)
+
+
+def test_the_proof_is_one_phrase() -> None:
+    made = replace(sample_plan(), lp_bound_usd_per_hour=0.0, integer_bound_usd_per_hour=0.0)
+    cost = made.usd_per_hour
+    proven = " ".join(totals_lines(replace(made, integer_bound_usd_per_hour=cost)))
+    assert f"proven cheapest: {cost:,.2f} $/h" in proven
+    near = " ".join(totals_lines(replace(made, lp_bound_usd_per_hour=cost / 2.0)))
+    assert f"no set costs less than {cost / 2.0:,.2f} $/h, 50.0% below this one" in near
 
 
 def test_rows_are_in_mbit_and_the_dearest_comes_first() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from capacity.fleet.rows import encode
 from coordinator.fleet.setup import journal_path
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.cli.capacity.cost import cost
 from rollcast.cli.capacity.live import lines_of
 from rollcast.cli.main import app

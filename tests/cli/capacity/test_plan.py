@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from coordinator.core.events.operator_events import PublishPeriodChanged, Stalen
 from rollcast.cli.capacity import compare, plan
 from rollcast.cli.capacity.inputs import DemandOptions, demand_file
 from rollcast.cli.capacity.live import change, price
+from rollcast.cli.capacity.plan import save
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
-from rollcast.runtime.errors import ConfigError, MalformedMessage, PoolError
+from rollcast.runtime.errors import ConfigError, MalformedMessage, PoolError, RunFolderError
+from tests.capacity.sample_plan import sample_document
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
 from tests.cli.run.test_operator import run_folder
@@ -31,7 +34,7 @@ def test_the_table_has_assumptions_first_then_workers_then_totals(
 ) -> None:
     found = call(capsys, "plan", *small_pool(tmp_path))
     assert found.status == 0
-    words = ["assumptions", "staleness limit, S", "workers", "✓", "$/step", "T_bcast", "S needed", "LP bound"]
+    words = ["assumptions", "staleness limit, S", "workers", "✓", "$/step", "T_bcast", "S needed", "proven cheapest"]
     places = [found.out.index(word) for word in words]
     assert places[:3] == sorted(places[:3])
     assert "of 8 workers" in found.out
@@ -158,6 +161,19 @@ def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.Ca
     assert document["one_more_dollar"]["rollouts_per_second"] > 0
 
 
+def test_progress_is_shown_on_a_terminal_beside_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    call(capsys, "plan", *small_pool(tmp_path), "--out", str(file))
+    assert "planning" not in call(capsys, "explain", str(file), "--format", "json").err
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any output for a terminal then
+    monkeypatch.setenv("TERM", "xterm")
+    found = call(capsys, "explain", str(file), "--format", "json")
+    assert found.json["binding"][0] == "rate"
+    assert "planning" in found.err
+
+
 def test_a_plan_is_saved_beside_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
     found = call(capsys, "plan", *small_pool(tmp_path), "--out", str(file))
@@ -173,6 +189,14 @@ def test_an_infeasible_plan_is_saved_without_a_promise(tmp_path: Path, capsys: p
     assert f"`rollcast capacity explain '{file}'`" in found.err
     assert "validate" not in found.err
     assert "infeasible: " in call(capsys, "explain", str(file)).out
+
+
+def test_an_error_of_saving_names_the_plan(tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "plan.json"
+    with pytest.raises(RunFolderError, match=re.escape(f"cannot write the plan {file}")) as refused:
+        save(file, sample_document())
+    assert "run folder" not in str(refused.value)
+    assert not file.parent.exists()
 
 
 def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +257,7 @@ async def test_settings_are_shown_previewed_and_changed(
         run = run_folder(tmp_path / "run", page.url)
         await asyncio.to_thread(change, run=run)
         assert capsys.readouterr().out.splitlines() == [
-            "S                 3  0 to 3 can be set",
+            "S                 3  0 to 10 can be set",
             "kappa             1  1 to 4 can be set",
             "$/h at most       no limit",
             "$ total at most   no limit",
@@ -247,7 +271,7 @@ async def test_settings_are_shown_previewed_and_changed(
         await asyncio.to_thread(change, publish_every_steps="2", usd_per_hour_max="none", run=run)
         assert "kappa             2 " in capsys.readouterr().out
         with pytest.raises(MalformedMessage, match="S can be set"):
-            await asyncio.to_thread(change, staleness_limit=9, run=run)
+            await asyncio.to_thread(change, staleness_limit=11, run=run)
         await asyncio.to_thread(change, staleness_limit=2, run=run)
         await asyncio.to_thread(price, 2.0, name="a", run=run)
     assert acts.orders[0] == PublishPeriodChanged(0)

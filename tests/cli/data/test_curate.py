@@ -14,8 +14,8 @@ import pytest
 from coordinator.config.checks import ExactCheck
 from coordinator.config.config import CoordinatorConfig
 from coordinator.config.tasks import JsonlTask
-from coordinator.ledger.sqlite import Ledger
 from coordinator.recovery.resume import TOKENIZER
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.curation.pass_rates import PassRate
 from coordinator.tasks.fields import Row
 from rollcast.cli.data import profiling as module

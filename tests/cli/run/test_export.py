@@ -11,9 +11,9 @@ import pytest
 
 import learner.evaluation.export as writing
 from coordinator.config.config import CoordinatorConfig
-from coordinator.ledger.sqlite import Ledger
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.recovery.resume import TOKENIZER
+from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Problem, Score
 from rollcast.cli.main import app
 from rollcast.cli.run.report import report
@@ -52,6 +52,10 @@ def test_samples_are_shown_with_their_verdicts(run: Path, capsys: pytest.Capture
     assert "sum:1 #0, held_out, version 40: correct" in shown
     assert "2+1=[b]" in shown
     assert "timeout" in shown
+    assert "3 completions of the set 'held_out' at version 40." in shown
+    assert samples(run, wrong=True, limit=1) == 0
+    found = " ".join(capsys.readouterr().out.split())
+    assert "2 of 3 completions of the set 'held_out' at version 40 are not entirely correct, 1 shown" in found
     assert samples(run, wrong=True, limit=1, json_output=True) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["problem_id"] == "sum:0"

@@ -33,7 +33,7 @@ def _no_token_of_the_person_who_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_folder(path: Path, url: str) -> RunOptions:
     (path / "secrets").mkdir(parents=True)
     (path / "secrets" / "operator.key").write_text(KEY)
-    (path / "endpoints.json").write_text(json.dumps({"http_url": url, "grpc_address": ""}))
+    (path / "endpoints.json").write_text(json.dumps({"http_url": url, "page_url": url, "grpc_address": ""}))
     return RunOptions(run_folder=path)
 
 
@@ -100,7 +100,9 @@ async def test_token_is_created_listed_and_revoked(
     (run / "secrets").mkdir(parents=True)
     (run / "secrets" / "operator.key").write_text(KEY)
     async with served(tmp_path) as page:
-        (run / "endpoints.json").write_text(json.dumps({"http_url": page.url, "grpc_address": ""}))
+        (run / "endpoints.json").write_text(
+            json.dumps({"http_url": page.url, "page_url": page.url, "grpc_address": ""})
+        )
         await asyncio.to_thread(token.create, role="viewer", name="ann", days=2.0, run=RunOptions(run))
         text = capsys.readouterr().out.strip()
         assert (await page.get("/api/v1/session", text))[1]["who"] == "ann"

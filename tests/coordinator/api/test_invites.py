@@ -18,7 +18,7 @@ from coordinator.core.staleness.policy import StalenessRules
 from coordinator.http.routes import Caller
 from coordinator.join import InviteIssuer, JoinDesk, token_hash
 from coordinator.ledger.saved_orders import ORDERS, OrderRecorder, Orders
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.cli.run.invite import make
 from rollcast.runtime.errors import JoinRefused, NotAllowed
 from rollcast.wire.identity.identity import Identity

@@ -129,7 +129,7 @@ async def test_a_preview_changes_nothing(tmp_path: Path) -> None:
         status, said = await page.post(PREVIEW, {"act": "drain", "peers": ["a", "who"], "reason": "x"})
         assert (status, said["sentence"], said["then"]["workers_on"]) == (200, "fewer", 1)
         await page.post(PREVIEW, {"staleness_limit": 1, "usd_per_hour_max": None})
-        assert (await page.post(PREVIEW, {"staleness_limit": 9}))[1]["code"] == "RC305"
+        assert (await page.post(PREVIEW, {"staleness_limit": 9_999}))[1]["code"] == "RC305"
         assert (await page.post(PREVIEW, {"act": "drain", "peers": ["who"]}))[1]["code"] == "RC305"
         assert (await page.post(PREVIEW, {"act": "drain"}))[0] == 400
         assert await page.audit() == []
@@ -150,7 +150,7 @@ async def test_invalid_acts_change_nothing(tmp_path: Path) -> None:
             (PEERS, ["a"]),
             ("/api/v1/acts/price", {"usd_per_hour": "much"}),
             ("/api/v1/acts/price", {"usd_per_hour": -1.0}),
-            (SETTINGS, {"staleness_limit": 9}),
+            (SETTINGS, {"staleness_limit": 9_999}),
             (SETTINGS, {"staleness_limit": "2"}),
             (SETTINGS, {"publish_every_steps": 0}),
             (SETTINGS, {"usd_per_hour_max": -1}),
@@ -176,8 +176,8 @@ def wanted(values: dict[str, Any], *, limit: int = 4, kappa: int = 1, now: int |
     """Return the orders that a change leads to."""
     rules = RulesInForce(StalenessRules(limit, kappa))
     if now is not None:
-        rules.change_limit(now)
-    return orders_of(proposed_settings(SettingsChange(**values), rules, BUDGET), rules.rules, BUDGET)
+        rules.change_limit(now, at_step=0)
+    return orders_of(proposed_settings(SettingsChange(**values), rules, BUDGET, steps=9), rules.rules, BUDGET)
 
 
 def test_only_changes_become_orders() -> None:
@@ -199,7 +199,7 @@ def test_each_order_fits_the_settings_before_it() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"staleness_limit": 5}, "S can be set from 0 to 4"),
+        ({"staleness_limit": 10}, "S can be set from 0 to 9"),
         ({"publish_every_steps": 6}, "kappa = 6 does not fit S = 4"),
         ({"staleness_limit": 1, "publish_every_steps": 3}, "kappa = 3 does not fit S = 1"),
         ({"staleness_limit": None}, "must have a value"),
@@ -215,7 +215,7 @@ def test_settings_have_their_ranges() -> None:
     core = World(staleness_limit=3, publish_every_steps=2).core
     core.handle(StalenessLimitChanged(2), 0.0)
     found = settings_of(core, Budget(usd_total_max=7.0)).model_dump()
-    assert found["staleness_limit"] == {"value": 2, "configured": 3, "least": 1, "most": 3}
+    assert found["staleness_limit"] == {"value": 2, "configured": 3, "least": 1, "most": core.settings.steps}
     assert found["publish_every_steps"] == {"value": 2, "configured": 2, "least": 1, "most": 3, "auto": False}
     assert found["usd_total_max"] == {"value": 7.0, "configured": None, "least": 0, "most": None}
     core.handle(PublishPeriodChanged(0), 0.0)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from coordinator.api import views as reads_module
 from coordinator.api.views import ViewRoutes
 from coordinator.http.routes import Route
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from coordinator.views.alerts import Health
 from coordinator.views.registry import ViewedRun
 from rollcast.runtime.run_folder import RunFolder

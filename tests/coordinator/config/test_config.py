@@ -17,7 +17,7 @@ from coordinator.core.leases.stages import LengthStage
 from coordinator.fleet.machines import read_machines
 from coordinator.shell.core_settings import core_settings
 from peer.config import PeerConfig
-from rollcast.wire.ids import RunId, Step
+from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
 
@@ -68,6 +68,13 @@ def test_unknown_and_repeated_sinks_are_refused(sinks: list[str]) -> None:
             "falls from one stage to the next",
         ),
         ([{"name": "a", "from_step": 0, "pass_rate_min": 0.9, "pass_rate_max": 0.1}], "is above pass_rate_max"),
+        ([{"name": "a", "from_step": 0}, {"name": "b"}], "set exactly one of the two"),
+        ([{"name": "a", "from_step": 0, "until_steps": 9}, {"name": "b", "from_step": 9}], "set exactly one"),
+        ([{"name": "a", "from_step": 0, "until_reward": 0.5}], "no stage follows a"),
+        (
+            [{"name": "a", "from_step": 0, "until_steps": 9}, {"name": "b"}, {"name": "c", "from_step": 50}],
+            "begins at no fixed step",
+        ),
     ],
 )
 def test_stages_that_do_not_go_together_are_refused(stages: list[dict[str, object]], what: str) -> None:
@@ -76,9 +83,11 @@ def test_stages_that_do_not_go_together_are_refused(stages: list[dict[str, objec
 
 
 def test_stages_reach_the_core() -> None:
-    stages = [{"name": "a", "from_step": 0, "new_tokens_max": 4}, {"name": "b", "from_step": 9, "pass_rate_max": 0.9}]
+    stages = [
+        {"name": "a", "from_step": 0, "new_tokens_max": 4, "until_reward": 0.8, "until_steps": 9},
+        {"name": "b", "pass_rate_max": 0.9},
+    ]
     config = CoordinatorConfig.model_validate({"sampling": {"new_tokens_max": 8}, "stages": stages})
     made = core_settings(config, RunId("run"), Sampling(1.0, 8, (1,)), vocabulary_size=9, seed_secret=b"s" * 32)
-    assert made.stages == (LengthStage("a", 0, 4), LengthStage("b", 9, 8))
+    assert made.stages == (LengthStage("a", 0, 4, 0.8, 9, 8), LengthStage("b", None, 8, reward_steps=8))
     assert made.staged_prompts
-    assert [made.sampling_at(Step(step)).max_new_tokens for step in (0, 8, 9)] == [4, 4, 8]

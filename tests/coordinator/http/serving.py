@@ -22,7 +22,7 @@ from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes
 from coordinator.join import JoinDesk, JoinReply
 from coordinator.ledger.sql_access import AuditRow
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.web.assets import STATIC, Assets
 from tests.coordinator.sample_status import sample_status
 

@@ -9,7 +9,7 @@ import pytest
 from coordinator.http import audit
 from coordinator.http.audit import AuditLog
 from coordinator.http.routes import Answer, Body, Call, Caller, Route
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import MalformedMessage
 from tests.coordinator.http.serving import KEY, Given, served
 

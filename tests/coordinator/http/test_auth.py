@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator.http.auth import KEY_NAME, LOOPBACK, STRANGER, Gate, check_access, check_site
 from coordinator.http.routes import Access, Caller
 from coordinator.http.tokens import TOKENS_MAX, TokenBook, operator_key
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import MalformedMessage, NotAllowed
 from tests.coordinator.http.serving import KEY, served
 

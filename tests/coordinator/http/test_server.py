@@ -14,7 +14,7 @@ import pytest
 from coordinator.http import requests
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import TokenBook
-from coordinator.ledger.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import PortInUse, UnsafeBind
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId

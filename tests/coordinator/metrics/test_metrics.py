@@ -6,7 +6,7 @@ from collections import Counter
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.metrics import CoordinatorMetrics, LoopLag
+from coordinator.metrics.metrics import BLOCKS_WINDOW_S, CoordinatorMetrics, LoopLag
 from rollcast.runtime.errors import RateLimited
 from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
 
@@ -50,6 +50,21 @@ def test_the_learners_use_of_its_devices_is_shown_where_it_is_known() -> None:
     assert "rollcast_learner_mfu_ratio 0.41" in text
     assert "rollcast_learner_memory_peak_ratio 0.87" in text
     assert "rollcast_learner_mfu_ratio" not in CoordinatorMetrics(sample_status, sample_broadcast).render().decode()
+
+
+def test_the_longest_block_of_the_loop_is_shown_for_one_to_two_scrapes() -> None:
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+
+    def shown() -> float:
+        return samples(metrics)[("rollcast_loop_block_max_seconds", "")]
+
+    metrics.loop_blocks.observe(0.3, 100.0)
+    metrics.loop_blocks.observe(0.01, 101.0)
+    assert shown() == 0.3
+    metrics.loop_blocks.observe(0.02, 100.0 + BLOCKS_WINDOW_S)
+    assert shown() == 0.3, "a scrape just before the block is followed by one that shows it"
+    metrics.loop_blocks.observe(0.01, 100.0 + 2 * BLOCKS_WINDOW_S)
+    assert shown() == 0.02
 
 
 def test_unknown_values_are_left_out() -> None:

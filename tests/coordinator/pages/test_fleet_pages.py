@@ -165,6 +165,7 @@ async def test_broadcast_names_the_peers_it_waits_for(browser: Any, serve: Serve
 
 async def test_how_members_reach_each_other_is_shown(browser: Any, serve: Serve) -> None:
     site = await serve(workers=8)
+    site.views["overview"] = {**site.views["overview"], "activation": {"mode": "advise"}}
     async with signed_in(browser, site, "#/workers") as tab:
         await tab.shows(".vt-body .vt-row:has-text('gpu-3')", "hole-punchable")
         await tab.page.get_by_label("Filter workers").fill("symmetric")
@@ -172,6 +173,7 @@ async def test_how_members_reach_each_other_is_shown(browser: Any, serve: Serve)
         await tab.page.evaluate(f"location.hash = '#/workers/{site.workers[3]['peer_id']}'")
         await tab.shows("dl.facts", "hole-punchable (port-restricted)")
         await tab.shows("dl.facts", "hole-punched, relayed")
+        await tab.shows("dl.facts", "Planner only advises")
         await tab.page.evaluate("location.hash = '#/broadcast'")
         card = ".card:has(h2:text-is('How members reach each other'))"
         await tab.shows(card, "3 holes punched of 5")

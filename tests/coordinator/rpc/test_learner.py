@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from coordinator.core.events.actions import ServeBatch
 from coordinator.core.events.audit_events import Unseen
+from coordinator.core.events.versions_kept import VersionsKept
 from coordinator.ledger.store import BatchEntry
 from coordinator.rpc.learner import LearnerCalls
 from rollcast.wire.ids import GroupId, PeerId, RolloutId, Step, Version
@@ -49,7 +50,7 @@ async def test_rollouts_to_be_judged_follow_the_batch_with_their_prompts_and_see
     async def batch(step: Step, _wait_s: float) -> ServeBatch:
         return ServeBatch(step, replayed=False, unseen=unseen)
 
-    rules = SimpleNamespace(publish_every_steps=1)
+    rules = SimpleNamespace(publish_every_steps=1, kept=VersionsKept(4))
     shell = SimpleNamespace(core=SimpleNamespace(recorded_batches=1, rules=rules), batch=batch, batches=Batches())
     nothing: Any = None
     calls = LearnerCalls(

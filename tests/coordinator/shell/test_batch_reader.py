@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger.sqlite import Ledger
 from coordinator.shell import batch_reader
 from coordinator.shell.batch_reader import BatchReader
+from coordinator.stores.sqlite import Ledger
 from rollcast.wire.ids import Step
 from tests.coordinator import stored_work as work
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.events.actions import Assignment, Neighbour, SendPlan, SendProbe, StripeAssignment, TellActivation
-from coordinator.ledger.sqlite import Ledger
 from coordinator.shell import sessions
 from coordinator.shell.peer_sender import (
     ANNOUNCEMENTS_KEPT,
@@ -21,6 +20,7 @@ from coordinator.shell.peer_sender import (
     probe_message,
 )
 from coordinator.shell.sessions import Sessions
+from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, PeerId, PlanId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb

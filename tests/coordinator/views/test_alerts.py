@@ -49,7 +49,7 @@ def test_an_s_that_is_too_small_is_reported_with_the_smallest_sufficient_one() -
     needs = replace(status(found), staleness_needed=3)
     alert = alerts(found, status=needs)["staleness_too_small"]
     assert alert.text.startswith("S is 1, but")
-    assert "Set S to 3" in alert.fix
+    assert "Set S to 3 or more on the Settings page" in alert.fix
     late = alerts(found, lately=Lately(ended=100, too_old=20))["too_old"]
     assert late.text.startswith("20% of the rollouts")
     assert "too_old" not in alerts(found, lately=Lately(ended=10, too_old=9))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.ledger.event_archive import write_segment
-from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
+from coordinator.stores.sqlite import Ledger
 from coordinator.views.event_rows import StoryRows, Wanted
 from coordinator.views.explain import explain
 from coordinator.views.phrases import duration, members_in_words, sentence
@@ -48,6 +48,17 @@ async def test_the_newest_come_first_with_the_names_of_peers(rows: StoryRows) ->
     ]
     assert page.kinds == ("activation_planned", "peer_joined", "penalised", "standby")
     assert page.next_before is None
+
+
+async def test_waits_of_every_step_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    for kind in ("learner_waited", "peer_left", "learner_waited"):
+        await ledger.record_event(kind, "step 1", "", cause="step 1")
+    rows = StoryRows(folder)
+    assert [one.kind for one in rows.page(Wanted(without_routine=True)).events] == ["peer_left"]
+    assert len(rows.page(Wanted()).events) == 3
+    await ledger.close()
 
 
 async def test_pages_follow_each_other(rows: StoryRows) -> None:

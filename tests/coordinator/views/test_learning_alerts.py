@@ -55,6 +55,14 @@ def test_a_reward_that_falls_names_the_learning_rate() -> None:
     assert "reward_fell" not in alerts(steps([0.72] * 20 + [0.5] * 20))
 
 
+def test_an_entropy_that_collapses_without_a_gain_is_reported() -> None:
+    gone = [0.5] * 20 + [0.02] * 20
+    found = alerts(steps([0.4] * 40, entropy=gone))
+    assert set(found) == {"entropy_collapsed"}
+    assert "from 0.5 to 0.02 nats" in found["entropy_collapsed"].text
+    assert alerts(steps([0.4] * 20 + [0.9] * 20, entropy=gone)) == {}, "it learned"
+
+
 def test_completions_that_end_at_the_limit_are_reported() -> None:
     found = alerts(steps([0.5] * STEPS, cut=0.4))["cut_short"]
     assert "40% of the completions" in found.text

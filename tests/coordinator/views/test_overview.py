@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from coordinator.core.events.events import BatchRequested
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained
 from coordinator.core.events.prices import Price
-from coordinator.views.alerts import Health
+from coordinator.views.alerts import Alert, Health
 from coordinator.views.history import COARSE_S, FINE_KEPT_S, SAMPLE_S, History, merged
-from coordinator.views.overview import build_overview, count_workers, waiting_view
+from coordinator.views.overview import build_overview, count_workers, limits, waiting_view
 from coordinator.views.registry import ViewedRun, ViewRegistry
 from coordinator.views.samples import SERIES, Name, Point
 from rollcast.wire.ids import PeerId, Step
@@ -131,6 +131,37 @@ def test_a_wait_is_mentioned_only_when_it_costs_something() -> None:
     assert waiting_view(found.state, slow)["sentence"] == "Healthy: training step 1."
     evaluates = replace(status(found), learner_phase="evaluating", learner_detail="held-out problems before RL")
     assert waiting_view(found.state, evaluates)["sentence"] == "Healthy: evaluating, held-out problems before RL."
+
+
+def step_report(step: int, *, busy_s: float) -> dict[str, float]:
+    return {"step_s": 10.0, "train_s": busy_s, "wait_s": 10.0 - busy_s}
+
+
+def test_the_sentence_says_what_limits_the_run_once_it_is_measured() -> None:
+    found = core("a")
+    progress = found.state.progress
+    for step in range(1, 10):
+        progress.step_finished(Step(step), step_report(step, busy_s=9.0))
+    assert waiting_view(found.state, status(found))["sentence"] == "Healthy: training step 10."
+    for step in range(10, 30):
+        progress.step_finished(Step(step), step_report(step, busy_s=9.0))
+    assert limits(found.state) == " The learner sets the pace: it computes 90% of the time."
+    for step in range(30, 50):
+        progress.step_finished(Step(step), step_report(step, busy_s=6.0))
+        progress.waits.append({"generate": 3.0, "store": 0.5})
+    said = "The learner computes 60% of the time and mostly waits for rollouts that workers generate."
+    now = replace(status(found), phase="training", step=49, steps=100)
+    assert waiting_view(found.state, now)["sentence"] == f"Healthy: training step 50. {said}"
+    progress.waits.extend([{"store": 0.1}] * 20)
+    assert "publishing and transferring" in limits(found.state)
+
+
+def test_a_run_with_alerts_is_not_called_healthy() -> None:
+    found = core("a")
+    alert = Alert("lost", "warning", "", "", 0.0, "workers", "")
+    told = replace(alert, severity="info")
+    assert waiting_view(found.state, status(found), [told])["sentence"].startswith("Healthy")
+    assert waiting_view(found.state, status(found), [alert])["sentence"] == "Running with 1 alert: training step 1."
 
 
 def test_wait_for_a_batch_costs_something_after_a_moment() -> None:

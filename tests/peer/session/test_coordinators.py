@@ -82,8 +82,16 @@ def test_an_origin_offers_no_work() -> None:
 def test_a_worker_names_its_accelerator_its_cap_and_a_bounded_list_of_leases() -> None:
     config = PeerConfig.model_validate({"link": {"upload_mbit_s_max": 8}, "engine": {"concurrent_rollouts": 5}})
     leases = [LeaseId(number) for number in range(HELD_LEASES_MAX + 5)]
-    hello = hello_of(config, advertise="", cores=8, accelerator="NVIDIA L4", held_versions=[], held_leases=leases)
-    assert hello.hardware == "8 cores, NVIDIA L4"
+    hello = hello_of(
+        config,
+        advertise="",
+        cores=8,
+        accelerator="NVIDIA L4",
+        sampler="vllm-cuda",
+        held_versions=[],
+        held_leases=leases,
+    )
+    assert (hello.hardware, hello.sampler) == ("8 cores, NVIDIA L4", "vllm-cuda")
     assert (hello.concurrent_rollouts, hello.upload_cap_bytes_per_second) == (5, 1e6)
     assert len(hello.held_leases) == HELD_LEASES_MAX
 

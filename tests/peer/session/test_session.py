@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -124,6 +125,15 @@ async def test_hello_then_welcome_then_heartbeats_at_the_requested_interval(tmp_
         assert session.kinds()[0] == "hello"
         assert set(session.kinds()[1:]) == {"heartbeat"}
         assert fixture.listener.events == [("opened", "scripted")]
+
+
+async def test_heartbeats_report_how_late_the_event_loop_is(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (coordinator, fixture):
+        session = await coordinator.next_session()
+        await fixture.listener.wait_for("opened")
+        await session.expect("heartbeat")
+        time.sleep(0.5)  # noqa: ASYNC251  # as if this process were not scheduled
+        await session.expect("heartbeat", lambda beat: beat.loop_lag_s > 0.3)
 
 
 async def test_messages_go_both_ways(tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_the_state_is_reported_in_words() -> None:
     core.handle(VersionActivated(key(0)), 0.0)
     assert said() == ("idle", "no session with the coordinator: not reached yet")
     core.handle(SessionOpened(), 0.0)
-    assert said() == ("idle", "no work at the moment: the learner has all it can use")
+    assert said() == ("idle", "nothing to do now: the learner has all it can use")
     core.handle(LeasesGranted((grant(1, 4),)), 0.0)
     assert said() == ("generating", "4 rollouts with version 0")
 

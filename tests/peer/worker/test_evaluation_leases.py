@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peer.worker.core import WorkerCore
@@ -46,6 +48,23 @@ def test_a_newer_version_waits_until_the_evaluation_is_done(at_swap: AtVersionSw
     assert not of_type(load(core, 1, 1.1), ActivateVersion)
     assert not of_type(core.handle(begun(1, work(measured)), 1.5), ActivateVersion)
     assert of_type(core.handle(finished(1, work(measured)), 2.0), ActivateVersion) == [ActivateVersion(key(1))]
+
+
+def test_a_version_stays_for_the_next_turn_until_the_evaluation_is_over_or_it_takes_too_long() -> None:
+    def after_a_turn() -> WorkerCore:
+        core, measured = ready_core(), replace(evaluation(1, 4), keep_version_s=10.0)
+        core.handle(LeasesGranted((measured,)), 1.0)
+        load(core, 1, 1.1)
+        core.handle(begun(1, work(measured)), 1.5)
+        assert not of_type(core.handle(finished(1, work(measured)), 2.0), ActivateVersion)
+        return core
+
+    core = after_a_turn()
+    assert not of_type(core.handle(LeasesRevoked((LeaseId(9),), "another one"), 3.0), ActivateVersion)
+    assert of_type(core.handle(LeasesRevoked((LeaseId(1),), "evaluation_over"), 3.0), ActivateVersion)
+    core = after_a_turn()
+    assert core.next_wake_s() == 12.0
+    assert of_type(core.handle(Tick(), 12.0), ActivateVersion) == [ActivateVersion(key(1))]
 
 
 def test_the_batch_is_refilled_while_a_version_waits_for_an_evaluation() -> None:

@@ -40,6 +40,19 @@ def test_a_loaded_version_is_replaced_by_a_newer_one_while_a_batch_runs() -> Non
     assert swap.step(may_swap=True) == [ActivateVersion(key(4))]
 
 
+def test_a_version_that_was_replaced_makes_room_for_the_one_that_replaced_it() -> None:
+    swap = swap_at(1)
+    swap.verified(key(2))
+    assert swap.step(may_swap=True) == [LoadVersion(key(2))]
+    swap.replaced(key(2))
+    assert swap.step(may_swap=True) == []
+    swap.verified(key(3))
+    assert swap.step(may_swap=True) == [LoadVersion(key(3))]
+    swap.verified(key(4))
+    swap.replaced(key(3))
+    assert swap.step(may_swap=True) == [LoadVersion(key(4))]
+
+
 def test_versions_only_rise_and_epochs_never_fall() -> None:
     swap = swap_at(9, epoch=1)
     for older in (key(8), key(9), key(8, epoch=2), key(12, epoch=0)):

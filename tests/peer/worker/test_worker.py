@@ -17,7 +17,7 @@ from peer.worker.core import WorkerCore
 from peer.worker.events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionVerified
 from peer.worker.status import WorkerStatus
 from peer.worker.worker import Worker
-from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, Unreachable
+from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -133,6 +133,20 @@ async def test_a_version_that_comes_while_generating_is_used_by_the_next_batch(t
         fixture.engine.released.set()
         await fixture.until(lambda: len(fixture.uploads.accepted) == 8, "eight uploads")
         assert [item.oldest_version for item in fixture.uploads.accepted] == [0] * 4 + [1] * 4
+
+
+async def test_a_version_that_is_replaced_before_it_is_loaded_is_skipped(tmp_path: Path) -> None:
+    async with a_worker(tmp_path) as fixture:
+        fixture.start_version(3)
+        await fixture.until(lambda: fixture.status().active == key(3), "version 3")
+        stored_version(fixture.store, 5)
+        fixture.worker.handle(VersionVerified(key(4)))
+        fixture.worker.handle(VersionVerified(key(5)))
+        await fixture.until(lambda: fixture.status().active == key(5), "version 5")
+    async with a_worker(tmp_path) as fixture:
+        fixture.worker.handle(VersionVerified(key(6)))
+        with pytest.raises(StoreError, match="no longer in the store"):
+            await fixture.running
 
 
 async def test_failed_uploads_are_retried(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // Names of states and verdicts, and what they mean to the machine's owner.
 
 const STATES = {
-  generating: ["Generating", "good"], idle: ["Idle", ""], receiving: ["Receiving", "accent"], starting: ["Starting", "accent"],
+  generating: ["Generating", "good"], idle: ["Ready", "good"], receiving: ["Receiving", "accent"], starting: ["Starting", "accent"],
   standby: ["On standby", ""], resting: ["Resting", "warn"], paused: ["Paused", "warn"], finishing: ["Finishing", "accent"],
   draining: ["Stopping", "accent"], drained: ["Drained", ""],
 };

@@ -21,7 +21,6 @@ from tests.peer.donor.check.test_findings import MACHINE
 def test_sensors_of_this_machine_can_be_read(tmp_path: Path) -> None:
     sensors = Sensors(tmp_path, GpuSensors(None), find_idle_s=lambda: 12.0)
     first = sensors.read()
-    assert first.others_cpu_share is None, "nothing to compare with"
     assert first.idle_s == 12.0
     assert first.memory_used_bytes is not None
     assert first.memory_used_bytes > 1 << 20
@@ -44,11 +43,35 @@ def test_use_by_others_excludes_this_process(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("psutil.cpu_times", lambda: next(seen))
     monkeypatch.setattr("peer.donor.machine.sensors._cpu_s", lambda _: next(ours))
     monkeypatch.setattr(Sensors, "_family", lambda self: [self._me])
-    sensors = Sensors(tmp_path, GpuSensors(None), wants_idle=False)
-    sensors.read()
-    looked = sensors.read()
+    looked = Sensors(tmp_path, GpuSensors(None), wants_idle=False).read()
     assert looked.others_cpu_share == pytest.approx(0.5), "8 s of 10 were busy, 3 of them with us"
     assert looked.idle_s is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "plugged", "expected"),
+    [
+        ("System", False, True),
+        ("System", True, False),
+        ("System", None, None),  # "Not charging", as laptops report that keep their battery below 80 %
+        ("", False, True),  # most batteries of laptops have no scope
+        ("Device", False, None),  # a wireless mouse at a desktop
+    ],
+)
+def test_only_a_battery_that_the_machine_runs_on_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, plugged: bool | None, expected: bool | None
+) -> None:
+    battery, mains = tmp_path / "battery", tmp_path / "AC"
+    battery.mkdir()
+    mains.mkdir()
+    (mains / "type").write_text("Mains\n")
+    (battery / "type").write_text("Battery\n")
+    if scope:
+        (battery / "scope").write_text(f"{scope}\n")
+    monkeypatch.setattr("peer.donor.machine.sensors._SUPPLIES", tmp_path)
+    reported = SimpleNamespace(percent=80.0, power_plugged=plugged)
+    monkeypatch.setattr("psutil.sensors_battery", lambda: reported, raising=False)
+    assert Sensors(tmp_path, GpuSensors(None), wants_idle=False).read().on_battery is expected
 
 
 class NVMLError(Exception):

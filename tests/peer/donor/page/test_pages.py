@@ -222,7 +222,13 @@ async def test_a_verdict_shows_the_token_both_values_the_causes_and_what_to_do(
     played, verdict = PlayedHost.describe, {"verdict": verdict_from(told)}
     monkeypatch.setattr(PlayedHost, "describe", lambda host: played(host) | verdict)
     async with played_donor(tmp_path) as (_, _, url), opened(browser, url, width=390, scheme="dark") as tab:
-        for text in ("Token 17 of rollout 812", "0.520 nats", "0.001 nats", "memory errors", "ask the run's operator"):
+        for text in (
+            "Token 17 of rollout 812",
+            "0.520 nats",
+            "0.001 nats",
+            "memory errors",
+            "judges it anew, once; else its operator may enable it",
+        ):
             await tab.shows("[aria-label=Verdict]", text)
         assert await tab.page.evaluate("document.documentElement.scrollWidth") <= 390
         assert not tab.problems

@@ -34,14 +34,16 @@ REQUESTS = [
 
 
 @asynccontextmanager
-async def started(model: ModelConfig, folder: Path, tensor_parallel: int = 1) -> AsyncIterator[VllmEngine]:
+async def started(
+    model: ModelConfig, folder: Path, tensor_parallel: int = 1, new_tokens: int = NEW_TOKENS
+) -> AsyncIterator[VllmEngine]:
     """Yield an engine with version 0 of a model; afterwards no process of it may be left."""
     python = os.environ.get("ROLLCAST_VLLM_PYTHON")
     settings = VllmSettings(concurrent_rollouts=16, tensor_parallel=tensor_parallel)
     engine = vllm_engine(settings, None if python is None else Path(python), folder)
     processes: list[psutil.Process] = []
     try:
-        await put(engine, model)
+        await put(engine, model, new_tokens)
         processes = psutil.Process().children(recursive=True)
         yield engine
         processes += psutil.Process().children(recursive=True)
@@ -51,17 +53,19 @@ async def started(model: ModelConfig, folder: Path, tensor_parallel: int = 1) ->
     assert [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
 
 
-async def put(engine: Engine, model: ModelConfig) -> None:
+async def put(engine: Engine, model: ModelConfig, new_tokens: int = NEW_TOKENS) -> None:
     record, state = jax_version(0, model)
-    engine.expect(WarmUp(16, Sampling(1.0, NEW_TOKENS, ())))
+    engine.expect(WarmUp(16, Sampling(1.0, new_tokens, ())))
     await engine.load(VersionState(record, memoryview(state)))
     await engine.activate(record.version)
 
 
-async def by_jax(model: ModelConfig) -> list[CompletionSlice]:
+async def by_jax(
+    model: ModelConfig, requests: Sequence[GenerateRequest] = REQUESTS, new_tokens: int = NEW_TOKENS
+) -> list[CompletionSlice]:
     engine = JaxEngine(concurrent_rollouts=16)
-    await put(engine, model)
-    made = await generate(engine, REQUESTS)
+    await put(engine, model, new_tokens)
+    made = await generate(engine, requests)
     await engine.close()
     return made
 
@@ -96,6 +100,27 @@ async def test_it_samples_the_tokens_of_the_jax_engine(
         share, nats = agreement(await generate(engine, REQUESTS), await by_jax(model))
     assert share >= share_least
     assert nats <= nats_most
+
+
+async def test_a_turn_after_a_long_prefix_has_the_tokens_of_the_jax_engine(tmp_path: Path) -> None:
+    """Test assistant turns of an episode: 600 tokens were said before, in other pages and blocks than the prompt."""
+    before, new_tokens = 600, 648
+    turns = [
+        GenerateRequest(
+            (5, 6, 7),
+            2**63 + index,
+            Sampling(1.0, new_tokens, ()),
+            tuple((11 * place + index) % 90 + 5 for place in range(before)),
+            before,
+        )
+        for index in range(4)
+    ]
+    async with started(MODEL, tmp_path, new_tokens=new_tokens) as engine:
+        made = await generate(engine, turns)
+        share, nats = agreement(made, await by_jax(MODEL, turns, new_tokens))
+    assert [len(one.token_ids) for one in made] == [new_tokens - before] * 4
+    assert share == 1.0
+    assert nats <= 1e-5
 
 
 async def test_a_model_that_is_divided_samples_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
