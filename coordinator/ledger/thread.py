@@ -1,5 +1,6 @@
 """Run the thread that owns a ledger's connection, with group commit.
 
+The changes of one turn of the event loop go to the thread together: waking it for each costs more than most changes.
 All changes that were queued during one commit go into the next transaction, so that they share an fsync. A change's
 future is done after the commit that holds it.
 """
@@ -20,6 +21,7 @@ from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.runtime.waits import deadline
 
 T = TypeVar("T")
+Entry = tuple[Change[Any], asyncio.Future[Any]]
 
 COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of them
 CLOSE_TIMEOUT_S = 60.0
@@ -55,7 +57,8 @@ class LedgerThread:
         self._engine = engine
         self._queue_max = queue_max
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[tuple[Change[Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Entry] | None] = queue.SimpleQueue()  # None: the last changes came before
+        self._turn: list[Entry] = []  # of the loop's present turn
         self._waiting = 0
         self._closing = False
         self._failure: asyncio.Future[StoreError] = self._loop.create_future()
@@ -67,6 +70,7 @@ class LedgerThread:
         """Commit the queued changes and close the store."""
         if not self._closing:
             self._closing = True
+            self._hand_over()
             self._queue.put(None)
         async with deadline(CLOSE_TIMEOUT_S, "the ledger's last commit"):
             await asyncio.shield(self._ended)
@@ -78,21 +82,25 @@ class LedgerThread:
     def submit(self, change: Change[T]) -> asyncio.Future[T]:
         """Apply a change in the next transaction; the future has its result or the exception that it raised."""
         future: asyncio.Future[T] = self._loop.create_future()
-        future.add_done_callback(_log_refusal)
         if self._failure.done():
-            future.set_exception(self._failure.result())
+            _refuse(future, self._failure.result())
         elif self._closing:
-            future.set_exception(StoreError("the ledger is closed", cause="the coordinator is shutting down"))
+            _refuse(future, StoreError("the ledger is closed", cause="the coordinator is shutting down"))
         elif self._waiting >= self._queue_max:
-            future.set_exception(
-                StoreError(
-                    f"{self._waiting} changes wait for the ledger's disk", fix="use a faster disk or fewer peers"
-                )
-            )
+            waiting = f"{self._waiting} changes wait for the ledger's disk"
+            _refuse(future, StoreError(waiting, fix="use a faster disk or fewer peers"))
         else:
             self._waiting += 1
-            self._queue.put((change, future))
+            if not self._turn:
+                self._loop.call_soon(self._hand_over)
+            self._turn.append((change, future))
         return future
+
+    def _hand_over(self) -> None:
+        """Pass the changes of this turn of the loop to the thread."""
+        if self._turn:
+            self._queue.put(self._turn)
+            self._turn = []
 
     # ---------------------------------------------------------------- writer thread
 
@@ -101,23 +109,36 @@ class LedgerThread:
         failure: StoreError | None = None
         ending = False
         while not ending:
-            entries = [self._queue.get()]
-            with contextlib.suppress(queue.Empty):
-                while len(entries) < COMMIT_MAX:
-                    entries.append(self._queue.get_nowait())
-            ending = None in entries
-            changes = [entry for entry in entries if entry is not None]
-            outcomes: list[Any] = []
-            if failure is None and changes:
-                try:
-                    outcomes = self._engine.commit([change for change, _ in changes])
-                except StoreError as error:
-                    failure = error
-            if failure is not None:
-                outcomes = [failure] * len(changes)
-            self._call(self._deliver, [future for _, future in changes], outcomes, failure)
+            entries, ending = self._queued()
+            for first in range(0, len(entries), COMMIT_MAX):
+                failure = self._commit(entries[first : first + COMMIT_MAX], failure)
         self._engine.close()
         self._call(self._finish)
+
+    def _queued(self) -> tuple[list[Entry], bool]:
+        """Wait for changes; return all that are queued, up to about COMMIT_MAX, and whether they are the last."""
+        entries: list[Entry] = []
+        turn = self._queue.get()
+        with contextlib.suppress(queue.Empty):
+            while turn is not None:
+                entries += turn
+                if len(entries) >= COMMIT_MAX:
+                    break
+                turn = self._queue.get_nowait()
+        return entries, turn is None
+
+    def _commit(self, entries: list[Entry], failure: StoreError | None) -> StoreError | None:
+        """Commit changes and deliver their outcomes; return why the store can no longer be written, if it cannot."""
+        outcomes: list[Any] = []
+        if failure is None:
+            try:
+                outcomes = self._engine.commit([change for change, _ in entries])
+            except StoreError as error:
+                failure = error
+        if failure is not None:
+            outcomes = [failure] * len(entries)
+        self._call(self._deliver, [future for _, future in entries], outcomes, failure)
+        return failure
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed before the ledger
@@ -131,7 +152,7 @@ class LedgerThread:
             if future.cancelled():
                 continue
             if isinstance(outcome, Exception):
-                future.set_exception(outcome)
+                _refuse(future, outcome)
             else:
                 future.set_result(outcome)
 
@@ -140,7 +161,8 @@ class LedgerThread:
             self._ended.set_result(None)
 
 
-def _log_refusal(future: asyncio.Future[Any]) -> None:
-    """Log a refused change; this also marks the exception as retrieved, for callers that do not wait."""
-    if not future.cancelled() and (error := future.exception()) is not None:
-        _log.warning("ledger change refused", error=str(error) if isinstance(error, RollcastError) else repr(error))
+def _refuse(future: asyncio.Future[Any], error: Exception) -> None:
+    """End a change's future with an error, and log it; callers that do not wait need not retrieve it."""
+    future.set_exception(error)
+    future.exception()  # marks it as retrieved
+    _log.warning("ledger change refused", error=str(error) if isinstance(error, RollcastError) else repr(error))
