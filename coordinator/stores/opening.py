@@ -10,7 +10,9 @@ from coordinator.config.config import StoreConfig
 from coordinator.ledger.store import CompactingStore
 from coordinator.stores.leadership import Leadership, lead
 from coordinator.stores.postgres import PostgresEngine, PostgresStore, checked_url
+from coordinator.stores.reader import has_url, store_url
 from coordinator.stores.sqlite import Ledger
+from rollcast.runtime.errors import MigrationError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
 
@@ -22,8 +24,10 @@ async def leadership_of(config: StoreConfig, folder: RunFolder, address: str, st
 
     Raises:
         ConfigError: the URL cannot be used.
+        MigrationError: the run is in the other kind of store.
         StoreError: the database does not answer.
     """
+    _check_kind(config, folder)
     if not config.url:
         return None
     url = checked_url(config.url)
@@ -41,6 +45,22 @@ async def leadership_of(config: StoreConfig, folder: RunFolder, address: str, st
         for task in (leading, stopped):
             task.cancel()
         await asyncio.gather(leading, stopped, return_exceptions=True)
+
+
+def _check_kind(config: StoreConfig, folder: RunFolder) -> None:
+    """Refuse a store that is not the run's own: the run would begin again, or go on from an old copy."""
+    if not config.url and has_url(folder):
+        raise MigrationError(
+            f"the store of {folder.root} is in PostgreSQL, and store.url is empty",
+            cause=f"{folder.store_url.name} names {store_url(folder)}",
+            fix="set store.url, or move the run with `rollcast migrate RUN_FOLDER sqlite`",
+        )
+    if config.url and not has_url(folder) and folder.ledger.exists():
+        raise MigrationError(
+            f"the store of {folder.root} is in SQLite, and store.url is set",
+            cause=f"it has {folder.ledger.name}",
+            fix="move the run with `rollcast migrate RUN_FOLDER URL`, or remove store.url",
+        )
 
 
 def open_store(config: StoreConfig, folder: RunFolder, leadership: Leadership | None) -> CompactingStore:

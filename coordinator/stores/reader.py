@@ -17,7 +17,7 @@ def reading(folder: RunFolder) -> Iterator[RunReader]:
     Raises:
         StoreError: there is no store, or it cannot be read; also what the statements inside the context raise.
     """
-    with postgres.read_only(_url(folder)) if has_url(folder) else sqlite.read_only(folder.ledger) as connection:
+    with postgres.read_only(store_url(folder)) if has_url(folder) else sqlite.read_only(folder.ledger) as connection:
         yield connection
 
 
@@ -31,7 +31,12 @@ def has_url(folder: RunFolder) -> bool:
     return folder.store_url.exists()
 
 
-def _url(folder: RunFolder) -> str:
+def store_url(folder: RunFolder) -> str:
+    """Return the URL of the run's database.
+
+    Raises:
+        RunFolderError: the file that names it cannot be read.
+    """
     try:
         return folder.store_url.read_text().strip()
     except OSError as error:

@@ -116,18 +116,18 @@ class Ledger(SqlStore):
             StoreError: it is in use, read-only, full, damaged, or newer than this installation.
             LedgerDamaged: it holds less than it did.
         """
-        lock = _lock(path)
+        locked = lock(path)
         connection: sqlite3.Connection | None = None
         try:
             _keep_private(path)
             connection = connect(path)
             migrate(connection)
             check_mark(connection, path)
-            return cls(path, LedgerThread(SqliteEngine(path, connection, lock), queue_max))
+            return cls(path, LedgerThread(SqliteEngine(path, connection, locked), queue_max))
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            os.close(lock)
+            os.close(locked)
             if isinstance(error, sqlite3.Error):
                 raise store_error(path, error) from error
             raise
@@ -158,8 +158,14 @@ def _keep_private(path: Path) -> None:
                 path.chmod(0o600)
 
 
-def _lock(path: Path) -> int:
-    """Lock the store for this process: two coordinators on one ledger would issue the same leases."""
+def lock(path: Path) -> int:
+    """Lock the store for this process, and return the descriptor that holds the lock.
+
+    Two coordinators on one ledger would issue the same leases.
+
+    Raises:
+        StoreError: another process has the lock, or the folder cannot be written.
+    """
     try:
         descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

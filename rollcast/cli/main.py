@@ -75,6 +75,11 @@ app.command(
 )
 app.command("rollcast.cli.run.backup:restore", name="restore", help="Restore a run folder from a backup.")
 app.command(
+    "rollcast.cli.run.backup:migrate",
+    name="migrate",
+    help="Move a stopped run between SQLite and PostgreSQL.",
+)
+app.command(
     "rollcast.cli.capacity.app:app", name="capacity", help="Choose which workers to turn on and explain the choice."
 )
 app.command(

@@ -27,6 +27,7 @@
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── LedgerDamaged          RC403  exit 74   the run has lost or changed what it had stored
     ├── LeadershipLost         RC404  exit 75   another coordinator leads the run
+    ├── MigrationError         RC405  exit 73   a run's store cannot be moved between SQLite and PostgreSQL
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── NotScored              RC502  exit 75   the verifiers failed on a completion each time
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
@@ -202,6 +203,10 @@ class LedgerDamaged(RollcastError):
 
 class LeadershipLost(StoreError):
     code, exit_code = "RC404", 75
+
+
+class MigrationError(RollcastError):
+    code, exit_code = "RC405", 73
 
 
 class TaskError(RollcastError):

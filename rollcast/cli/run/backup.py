@@ -1,4 +1,4 @@
-"""`rollcast backup` and `rollcast restore`: a lost coordinator host then costs minutes, not the run."""
+"""`rollcast backup`, `restore` and `migrate`: copy a run, or move its store between SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from coordinator.recovery import backup as backups
+from coordinator.recovery import migration
 from rollcast.cli.options import Json
 from rollcast.cli.run.run_tools import run_config
 from rollcast.runtime.run_folder import RunFolder
@@ -41,15 +42,7 @@ def backup(
     json_output
         Print one JSON object.
     """
-    shown_at_s = time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown_at_s
-        now_s = time.monotonic()
-        if now_s - shown_at_s >= _REPORT_EVERY_S and total and not json_output:
-            shown_at_s = now_s
-            print(f"ledger {100 * done // total} %", file=sys.stderr)
-
+    progress = _progress(json_output)
     made = backups.back_up(RunFolder(run_folder), target, with_secrets=not without_secrets, progress=progress)
     _show(made, target, "backed up to", json_output)
     return 0
@@ -98,6 +91,60 @@ def restore(
     if not made.has_secrets:
         print("The backup has no secrets. All machines must join again with new invites.", file=sys.stderr)
     return 0
+
+
+def migrate(
+    run_folder: Path,
+    target: str,
+    /,
+    *,
+    key_file: Path = Path("store.key"),
+    json_output: Json = False,
+) -> int:
+    """Move the store of a stopped run between SQLite and PostgreSQL, and compare every table of both.
+
+    Every coordinator of the run must be stopped. Run the same command again if it was killed. Afterwards set store.url
+    in the configuration of every coordinator, or remove it. The old ledger is kept as store.sqlite.migrated; a database
+    that the run has left can no longer be led.
+
+    Parameters
+    ----------
+    run_folder
+        The coordinator's run folder, for example runs/coordinator.
+    target
+        URL of an empty PostgreSQL database, without a password; or `sqlite`, for the run folder.
+    key_file
+        File of the key that encrypts the run authority's key in the database, as store.key_file.
+    json_output
+        Print one JSON object.
+    """
+    run, progress = RunFolder(run_folder), _progress(json_output)
+    if target == "sqlite":
+        moved = migration.to_sqlite(run, key_file, progress)
+    else:
+        moved = migration.to_postgres(run, target, key_file, progress)
+    if json_output:
+        print(json.dumps(asdict(moved)))
+    else:
+        rows = sum(table.rows for table in moved.tables.values())
+        print(f"{moved.run_id}: {rows:,} rows of {len(moved.tables)} tables moved to {moved.target}, and compared")
+        then = "Remove store.url from" if target == "sqlite" else f'Set url = "{target}" under [store] in'
+        print(f"{then} the configuration of every coordinator before you start it.", file=sys.stderr)
+    return 0
+
+
+def _progress(is_silent: bool) -> backups.Progress:
+    """Return a function that prints how much of a store is copied, at most twice a second."""
+    shown_at_s = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown_at_s
+        now_s = time.monotonic()
+        if now_s - shown_at_s >= _REPORT_EVERY_S and total and not is_silent:
+            shown_at_s = now_s
+            print(f"ledger {100 * done // total} %", file=sys.stderr)
+
+    return progress
 
 
 def _show(made: backups.BackedUp, folder: Path, what: str, json_output: bool) -> None:

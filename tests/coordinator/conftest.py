@@ -1,4 +1,4 @@
-"""Stop the PostgreSQL server that tests of this folder started."""
+"""Stop the PostgreSQL server that tests of these folders started."""
 
 from __future__ import annotations
 
