@@ -148,7 +148,7 @@ def _encoded(value: Any) -> bytes:
         case int():
             return b"i" + struct.pack("<q", value)
         case float():
-            return b"f" + struct.pack("<d", value)
+            return b"f" + struct.pack("<d", value + 0.0)  # SQLite stores -0.0 as 0.0
         case str():
             data = value.encode()
             return b"s" + struct.pack("<q", len(data)) + data

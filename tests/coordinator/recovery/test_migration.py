@@ -143,6 +143,14 @@ async def test_values_of_every_kind_come_back_bit_for_bit(run: RunFolder, url: s
     assert repr(rows_of(run.ledger)) == repr(before)
 
 
+async def test_a_negative_zero_of_postgres_is_no_difference(run: RunFolder, url: str) -> None:
+    there(run, url)
+    with closing(connect(url)) as connection:
+        connection.execute("UPDATE problem_rewards SET mean = '-0.0'")
+    back(run)
+    assert rows_of(run.ledger)["problem_rewards"] == [("p", 1, 0.0, 0.25)]
+
+
 async def test_text_loses_its_zeros_which_postgres_cannot_store(run: RunFolder, url: str) -> None:
     with closing(sqlite3.connect(run.ledger)) as connection, connection:
         connection.execute("INSERT INTO meta VALUES ('a', ?)", ("x\0y",))
