@@ -49,6 +49,14 @@ def test_episodes_of_several_turns_survive_every_fault_and_environments_that_han
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("seed", [64, 70, 87, 127])
+def test_groups_of_episodes_never_stay_between_continued_and_dropped(seed: int) -> None:
+    """Begun groups older than S under a late policy, and at 87 a crash between a turn and the end of a second one."""
+    changes = {"turns_most": 4, "environment_faults": 0.05, "lengths": Lengths(most=64), "samples_per_group": 4}
+    clean(simulate_standard(seed, **changes))
+
+
+@pytest.mark.sim
 @pytest.mark.parametrize("seed", [2, 3])
 def test_most_of_a_fleet_cannot_frame_a_peer(seed: int) -> None:
     """Liars that together accuse one honest peer cost it no reputation (I9), and versions still reach all (I10)."""

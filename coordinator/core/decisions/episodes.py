@@ -217,7 +217,7 @@ class Episodes:
     def _failed(self, group: Group, index: int, episode: Episode, reason: str, retryable: bool) -> list[Action]:
         state = self._state
         state.episodes.failures += 1
-        episode.failures += 1
+        episode.environment_failed()
         note = Note("environment_failed", f"problem {group.prompt.problem_id}", reason)
         if retryable and episode.failures <= state.settings.episodes.failures_max:
             closed = CloseEpisode(episode.episode, "failed")
@@ -241,7 +241,7 @@ class Episodes:
     def _answered(self, episode: Episode) -> None:
         since = self._state.episodes.unanswered.pop(episode.episode)
         self._state.forecast.environment_answered(self._state.now - since)
-        episode.failures = 0
+        episode.environment_answered()
 
     def _malformed(self, said: Segment | None, prefix: Prefix) -> str:
         """Return why an observation cannot be one; empty if it can. Environments are ours, and still have bugs."""
@@ -294,7 +294,7 @@ def begin_anew(state: CoreState, group: Group, index: int, reason: Restart) -> l
     state.partials.filled(group.group_id, index)
     if episode.turns:
         actions.append(DropTurns(group.group_id, index))
-    return [*actions, *state.open_episode(group, index)]
+    return [*actions, *state.open_episode(group, index, episode.begun_anew(episode.episode))]
 
 
 def begin_anew_if(state: CoreState, group: Group, reason: Restart, is_over: Callable[[Episode], bool]) -> list[Action]:
@@ -318,10 +318,15 @@ def drop_stale_turns(state: CoreState, step: Step, age_max: int) -> list[Action]
 
 
 def started(state: CoreState) -> list[Action]:
-    """Open the environments of all slots that had an episode, or were to have one, before a restart."""
+    """Open the environments of all slots that had an episode, or were to have one, before a restart.
+
+    A crash may have come between a turn and the end of the other attempt at it, which came too late.
+    """
     actions: list[Action] = []
     for group in state.book:
         for index, slot in enumerate(group.slots):
+            if slot.episode is not None and slot.episode.pending is not None:
+                actions += state.close_attempts(list(slot.live), "late_duplicate", notify_peers=True)
             if slot.filling is None:
                 actions += state.open_episode(group, index, slot.episode)
     return actions

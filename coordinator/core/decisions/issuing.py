@@ -42,7 +42,8 @@ class Pacing:
 
     rule: PacingRule
     next_step: Step  # of the next batch to be formed
-    limit: int  # S
+    limit: int  # S, for what is begun now
+    age_max: int  # for what was begun: the age up to which it can be trained, which a late policy may put above S
     oldest_kept: Version  # by the learner
     groups_per_step: int
     groups_needed: int  # by all batches that are not formed yet
@@ -65,6 +66,7 @@ class Pacing:
             rule=settings.pacing,
             next_step=state.batches.next_step,
             limit=rules.limit,
+            age_max=rules.age_max,
             oldest_kept=rules.kept.oldest,
             groups_per_step=settings.groups_per_step,
             groups_needed=(settings.steps - state.batches.next_step) * settings.groups_per_step,
@@ -87,13 +89,20 @@ class Pacing:
             groups_ahead = self.group_yield.expected(groups_ahead, self.ready)
         return Step(self.next_step + groups_ahead // self.groups_per_step)
 
-    def oldest_useful_version(self, groups_ahead: int) -> Version:
-        """Return the oldest version that is young enough when a group with so many before it has its turn."""
-        return Version(max(self.oldest_kept, self.step_of_turn(groups_ahead) - self.limit))
+    def limit_of(self, made_with: Version | None) -> int:
+        """Return the age that a group may reach; ``made_with`` is the oldest version in it, None if it is to be begun.
 
-    def oldest_version(self, groups_ahead: int) -> Version:
+        One that was begun is completed as long as a batch takes it: it would hold its place and never be ready.
+        """
+        return self.limit if made_with is None else self.age_max
+
+    def oldest_useful_version(self, groups_ahead: int, made_with: Version | None) -> Version:
+        """Return the oldest version that is young enough when a group with so many before it has its turn."""
+        return Version(max(self.oldest_kept, self.step_of_turn(groups_ahead) - self.limit_of(made_with)))
+
+    def oldest_version(self, groups_ahead: int, made_with: Version | None) -> Version:
         """Return the oldest version that a group in this place may be made with, counting groups only."""
-        return Version(0) if self.rule == "none" else self.oldest_useful_version(groups_ahead)
+        return Version(0) if self.rule == "none" else self.oldest_useful_version(groups_ahead, made_with)
 
     def oldest_fresh_version(self, groups_ahead: int, made_with: Version | None) -> Version:
         """Return the oldest version with which a group should be begun, if waiting for a newer one is better.
@@ -104,7 +113,7 @@ class Pacing:
         the useful groups, the later a group has its turn, the less older than that its version may be: peers wait for
         the next version instead, and their rollouts are younger when they are trained.
         """
-        counted = self.oldest_version(groups_ahead)
+        counted = self.oldest_version(groups_ahead, made_with)
         if self.rule != "predict" or self.fresh_age is None or groups_ahead < self.groups_per_step:
             return counted
         spare_steps = max(0.0, (self.groups_of_use - groups_ahead) / self.groups_to_begin)
@@ -303,7 +312,7 @@ class Round:
         open_left = len(state.book.open_slots(group)) - len(indices)
         if open_left or any(is_other(one.peer_id, one.invite) for one in made):
             return indices
-        idle = state.members.shares.idle(self.pacing.oldest_version(groups_ahead), _PEERS_ASKED)
+        idle = state.members.shares.idle(self.pacing.oldest_version(groups_ahead, group.oldest_begun), _PEERS_ASKED)
         others = (state.members.get(peer_id) for peer_id in idle)
         return indices[:-1] if any(one and is_other(one.peer_id, one.invite) for one in others) else indices
 
@@ -348,7 +357,7 @@ class Round:
             return Version(0)
         made_with = None if group is None else group.oldest_begun
         oldest = version if made_with is None else min(version, made_with)
-        needed = pacing.oldest_version(groups_ahead)
+        needed = pacing.oldest_version(groups_ahead, made_with)
         if oldest < needed:
             return None
         if pacing.rule == "count" or (groups_ahead < pacing.groups_per_step and pacing.learner_starves):
@@ -358,7 +367,7 @@ class Round:
             chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
         turns = state.forecast.turns if group is None else state.forecast.turns_left(group.episodes())
         later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance, turns)
-        needed = Version(max(needed, pacing.next_step + later - pacing.limit))
+        needed = Version(max(needed, pacing.next_step + later - pacing.limit_of(made_with)))
         fresh = pacing.oldest_fresh_version(groups_ahead, made_with)
         return Version(max(needed, fresh)) if oldest >= needed and version >= fresh else None
 
@@ -377,7 +386,8 @@ class Round:
         for their turn.
         """
         state = self._state
-        oldest_useful, epoch = self.pacing.oldest_useful_version(groups_ahead), state.epochs.current
+        oldest_useful = self.pacing.oldest_useful_version(groups_ahead, group.oldest_begun)
+        epoch = state.epochs.current
         prefixes = NO_PREFIXES
         if state.partials.slots:
             prefixes = state.partials.prefixes(group.group_id, indices, oldest_useful, epoch)

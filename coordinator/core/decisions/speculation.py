@@ -49,7 +49,7 @@ def _second_attempts(state: CoreState, now: float) -> list[Action]:
         if not _may_duplicate(state):
             break
         groups_ahead = state.book.position(group)
-        member = _fastest_idle(state, round_.pacing.oldest_version(groups_ahead), attempt, now)
+        member = _fastest_idle(state, round_.pacing.oldest_version(groups_ahead, group.oldest_begun), attempt, now)
         if member is None:
             break
         if _takes_s(state, member, factor, now) > _SOONER * remaining_s:

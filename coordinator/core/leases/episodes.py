@@ -78,7 +78,8 @@ class Episode:
     reward: float = 0.0  # sum over those turns
     pending: Attempt | None = None  # made the last turn, which the environment has not answered yet
     truncated: EpisodeEnd | None = None  # the limit that the last turn reached
-    failures: int = 0  # of its environment in a row
+    failures: int = 0  # of its environment since it last got beyond the question at which one failed
+    failed_at: int = -1  # the latest question at which one failed; see ``question``
     begun_at: float | None = None  # when its first turn was received; None before
     ready_at: float = 0.0
     last_peer: PeerId | None = None  # made the last turn, and may have it in its cache
@@ -105,6 +106,29 @@ class Episode:
     def newest_version(self) -> Version | None:
         """Version of the newest assistant segment; None before the first turn."""
         return max((segment.version for turn in self.turns for segment in turn.generated), default=None)
+
+    @property
+    def question(self) -> int:
+        """What its environment is asked: the turn that it has to answer, or -1 to begin."""
+        return -1 if self.stage == "opening" else self.answered
+
+    def environment_failed(self) -> None:
+        """Count a failure of its environment."""
+        self.failures += 1
+        self.failed_at = max(self.failed_at, self.question)
+
+    def environment_answered(self) -> None:
+        """Count no earlier failure any more if this question is one at which no environment has failed, or a later one.
+
+        Recorded turns that are answered again are no progress: an environment that fails at the same turn each time
+        would be opened again without end.
+        """
+        if self.question >= self.failed_at:
+            self.failures = 0
+
+    def begun_anew(self, episode: EpisodeId) -> Episode:
+        """Return an episode in place of this one, without its turns; how often its environment failed counts on."""
+        return Episode(episode, failures=self.failures, failed_at=self.failed_at)
 
     def observed(self, observation: Segment | None) -> None:
         """Append what the environment answered: the next turn begins with everything so far."""

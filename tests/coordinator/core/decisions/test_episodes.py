@@ -214,6 +214,46 @@ def test_an_environment_that_fails_is_opened_again_and_sent_the_recorded_turns()
     assert here.step(asked, done=True) == []  # what the first environment may still say is out of date
 
 
+def test_an_environment_that_fails_at_the_same_turn_each_time_costs_its_group_though_it_opens_again() -> None:
+    here, first = world(episodes=EpisodeRules(failures_max=2))
+    here.step(here.turn(first))
+    here.handle(wants("a", 1))
+    actions = here.turn(here.lease())
+    for _ in range(2):
+        replayed = here.handle(EpisodeFailed(only(actions, StepEpisode)[0].episode, "it died", True))
+        actions = here.step(replayed)  # the turn before is answered again, which is no progress
+        assert only(actions, StepEpisode)[0].turn == 1
+    dropped = here.handle(EpisodeFailed(only(actions, StepEpisode)[0].episode, "it died", True))
+    assert only(dropped, CloseGroup)
+
+
+def test_failures_are_counted_on_if_the_episode_begins_anew() -> None:
+    here, first = world(episodes=EpisodeRules(failures_max=1))
+    here.step(here.turn(first))
+    here.handle(wants("a", 1))
+    asked = here.turn(here.lease())
+    replayed = here.handle(EpisodeFailed(only(asked, StepEpisode)[0].episode, "it died", True))
+    here.step(replayed, observation_tokens=(8, 8))  # otherwise than before
+    here.handle(wants("a", 1))
+    here.step(here.turn(here.lease()))
+    here.handle(wants("a", 1))
+    asked = here.turn(here.lease())
+    assert only(here.handle(EpisodeFailed(only(asked, StepEpisode)[0].episode, "it died", True)), CloseGroup)
+
+
+def test_failures_do_not_count_any_more_once_the_turn_was_answered() -> None:
+    here, first = world(episodes=EpisodeRules(failures_max=1))
+    asked = here.turn(first)
+    for _ in range(2):
+        replayed = here.handle(EpisodeFailed(only(asked, StepEpisode)[0].episode, "it died", True))
+        answered = here.step(replayed)
+        for question in only(answered, StepEpisode):  # the newest turn, after a recorded one
+            here.handle(EpisodeStepped(question.episode, question.turn, SAID, "tool", 0.25, False))
+        here.handle(wants("a", 1))
+        asked = here.turn(here.lease())
+    assert here.core.state.episodes.failures == 2
+
+
 def test_an_environment_that_fails_for_good_costs_its_group_and_is_no_reward_of_0() -> None:
     here, first = world()
     asked = here.turn(first)
@@ -277,6 +317,20 @@ def restored(pending: bool) -> Restored:
         turns=0 if pending else 1,
         groups=(group,),
     )
+
+
+def test_a_second_attempt_at_a_turn_that_was_stored_before_a_crash_came_too_late() -> None:
+    state = restored(True)
+    second = RestoredAttempt(LeaseId(2), LeaseId(2), 0, PeerId("b"))  # type: ignore[arg-type]
+    group = replace(state.groups[0], live=(*state.groups[0].live, second))
+    here = EpisodeWorld()
+    given = settings(samples_per_group=1, sampling=LONGEST, groups_per_step=1)
+    here.core = CoordinatorCore(given, replace(state, groups=(group,), issued=2))
+    started = here.handle(Started())
+    assert [(one.lease_id, one.reason) for one in only(started, CloseAttempt)] == [(2, "late_duplicate")]
+    here.core.validate()
+    assert only(here.step(started, done=True), StoreEpisode)
+    here.core.validate()
 
 
 def first_epoch() -> Any:

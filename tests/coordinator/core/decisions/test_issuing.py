@@ -181,3 +181,18 @@ def test_a_lease_names_the_version_that_its_peer_was_chosen_for() -> None:
         world.handle(held("a", version))
     world.handle(wants("a", 2))
     assert [lease.oldest_useful_version for lease, _ in world.take("a")] == [1] * 2, "ready in 180 s, for batch 5"
+
+
+def test_a_begun_group_is_completed_as_long_as_a_late_policy_lets_it_into_the_batch() -> None:
+    world = World(groups_per_step=1, steps=100, staleness_limit=1, late_policy="correct", late_steps_max=1)
+    world.start("a")
+    world.handle(wants("a", 1))
+    world.finish("a")  # one slot of the first group, with version 0
+    world.core._state.batches.skip_to(Step(2))
+    for version in (1, 2):
+        world.handle(announced(version))
+        world.handle(held("a", version))
+    world.handle(wants("a", 1))
+    ((lease, _),) = world.take("a")
+    assert lease.group_id == 1, "it is 2 steps old, which is more than S and not more than the gate allows"
+    assert lease.oldest_useful_version == 0, "the peer must not refuse what was generated with version 0 before"
