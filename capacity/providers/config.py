@@ -71,6 +71,35 @@ class SkyConfig(ConfigModel):
     """Configuration of these peers, on top of that of [providers]."""
 
 
+class KubernetesConfig(ConfigModel):
+    """Workers with start = kubernetes: Jobs of a cluster, of one pod each."""
+
+    kubeconfig: Path | None = None
+    """File with the cluster's address and credentials; none: those of our own pod, else ~/.kube/config."""
+    context: str = Field("", max_length=253)
+    """Context of that file; empty: its current one."""
+    namespace: str = Field("rollcast", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+    """Namespace in which the Jobs and their Secrets are created."""
+    image: str = Field("", max_length=1024)
+    """The peer's image, as `make release` names it, with the ending of its accelerator."""
+    hardware_label: str = Field("rollcast/hardware", max_length=317)
+    """Label of nodes that is compared with the pool's column `hardware`; empty: any node with such accelerators."""
+    accelerator_resource: str = Field("nvidia.com/gpu", max_length=317)
+    """What the device plugin calls an accelerator; empty: workers run on processors and ask for none."""
+    memory_gib_per_accelerator: int = Field(32, ge=1, le=4096)
+    """Memory of a pod for each accelerator of its row."""
+    storage_gib: int = Field(50, ge=1, le=65_536)
+    """Most that a pod may keep on its node's disk: versions, above all."""
+    tolerations: list[dict[str, Any]] = Field(default_factory=list, max_length=32)
+    """Tolerations of the pods, for nodes with taints."""
+    queue: str = Field("", max_length=63)
+    """Kueue's local queue, which then decides when a worker starts; empty: none."""
+    hours_max: float = Field(168.0, gt=0.0, le=8760.0)
+    """Hours after which the cluster itself ends a worker, whatever became of the coordinator."""
+    peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
+    """Configuration of these peers, on top of that of [providers]."""
+
+
 class ProviderConfigs(ConfigModel):
     """How each provider starts its workers."""
 
@@ -82,6 +111,8 @@ class ProviderConfigs(ConfigModel):
     """Machines that ssh reaches."""
     sky: SkyConfig = SkyConfig()
     """Machines of clouds, by way of SkyPilot."""
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    """Jobs of a Kubernetes cluster."""
 
 
 def tail_s(peer: dict[str, Any], machine_s: float = 0.0) -> float:

@@ -13,7 +13,7 @@ from capacity.model.workers import Worker
 from capacity.providers.base import Offer
 from rollcast.runtime.errors import ProviderFailed
 
-STARTED_BY_US = ("local", "ssh", "sky")
+STARTED_BY_US = ("local", "ssh", "sky", "kubernetes")
 """Values of a row's ``start`` that name a provider of Rollcast; files start the others, or their owners."""
 
 

@@ -10,9 +10,7 @@ Source: SkyPilot's task YAML and command line, version 0.14 (docs.skypilot.co).
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from capacity.providers.commands import Done, run_command
 from capacity.providers.config import RELEASE, ProviderConfigs, SkyConfig, tail_s
 from capacity.providers.hosts import peer_config
 from capacity.providers.machines import Machine, find_machine
+from capacity.providers.tag_names import name_of, tag_of
 from rollcast.runtime.errors import ProviderFailed
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 
@@ -40,7 +39,6 @@ exec python -m rollcast.cli.main peer run peer.toml
 """
 _QUIET = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "NO_COLOR": "1"}
 _GONE = ("STOPPED", "TERMINATED")
-_RUN_DIGITS = 10
 
 
 class SkyProvider:
@@ -76,7 +74,7 @@ class SkyProvider:
                 cause="it is not published in an index, and providers.sky.release is empty",
                 fix="set it to the URL of a release's wheel, or write commands of your own into providers.sky.setup",
             )
-        name, mark = cluster_name(tag), self._folder / str(tag)
+        name, mark = name_of(tag), self._folder / str(tag)
         for found in (await self.list(tag.run_id, deadline_s=deadline_s)).running:
             if found.tag == tag:
                 return found
@@ -90,9 +88,9 @@ class SkyProvider:
 
     async def stop(self, tag: WorkerTag, *, deadline_s: float) -> None:
         await asyncio.to_thread(_make_folder, self._folder / str(tag))
-        await self._sky(["down", "--yes", cluster_name(tag)], deadline_s)
+        await self._sky(["down", "--yes", name_of(tag)], deadline_s)
         if any(found.tag == tag for found in (await self.list(tag.run_id, deadline_s=deadline_s)).running):
-            raise ProviderFailed(f"cluster {cluster_name(tag)} is still there after `sky down`")
+            raise ProviderFailed(f"cluster {name_of(tag)} is still there after `sky down`")
 
     async def list(self, run_id: str, *, deadline_s: float) -> Listing:
         done = await self._sky(["status", "--refresh", "--output", "json"], deadline_s)
@@ -162,24 +160,6 @@ def resources_of(row: PoolRow, config: SkyConfig) -> dict[str, Any]:
     else:
         resources["accelerators"] = sky_accelerators(row)
     return resources
-
-
-def cluster_name(tag: WorkerTag) -> str:
-    """Return the cluster's name for a tag: lower-case letters, digits and hyphens, the run as a hash of its id."""
-    return f"rc-{_run_digest(tag.run_id)}-{tag.worker_id}-{tag.incarnation}"
-
-
-def tag_of(name: str, run_id: str) -> WorkerTag | None:
-    """Return the tag of the worker that a cluster belongs to; None if the cluster is not of this run."""
-    found = re.fullmatch(rf"rc-{_run_digest(run_id)}-([a-z0-9-]+)-([1-9][0-9]{{0,5}})", name)
-    try:
-        return None if found is None else WorkerTag(run_id, found[1], int(found[2]))
-    except ValueError:
-        return None
-
-
-def _run_digest(run_id: str) -> str:
-    return hashlib.sha256(run_id.encode()).hexdigest()[:_RUN_DIGITS]
 
 
 def _records(output: bytes) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ from capacity.fleet.journal import FleetJournal
 from capacity.fleet.overview import NO_FLEET, FleetOverview, overview_of
 from capacity.fleet.state import FleetSettings
 from capacity.providers.base import Provider
-from capacity.providers.factory import make_providers
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.core.events.actions import SetBudget
 from coordinator.core.events.prices import Budget
 from coordinator.fleet.applied import AppliedWorkers
 from coordinator.fleet.fleet import Deadlines, FleetCallbacks, ProviderFleet, UnixClock, jitter
 from coordinator.fleet.machines import read_machines
+from coordinator.fleet.providers import make_providers
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending

@@ -12,7 +12,8 @@ import pytest
 from capacity.providers.base import WorkerTag
 from capacity.providers.config import ProviderConfigs, SkyConfig
 from capacity.providers.sky import INVITE as SECRET
-from capacity.providers.sky import SkyProvider, cluster_name, resources_of, tag_of, task_of
+from capacity.providers.sky import SkyProvider, resources_of, task_of
+from capacity.providers.tag_names import name_of
 from rollcast.cli.main import app
 from rollcast.cli.roles import peer
 from rollcast.runtime.errors import ProviderFailed
@@ -72,7 +73,7 @@ async def test_it_meets_the_contract(tmp_path: Path) -> None:
     one, two = (provider(tmp_path / "run", path) for _ in range(2))
 
     def saw(tag: WorkerTag) -> str:
-        return (home / cluster_name(tag)).read_text()
+        return (home / name_of(tag)).read_text()
 
     await check(Setting(one, two, saw))
     assert (home / "other-cluster").exists()
@@ -92,15 +93,6 @@ async def test_a_failed_command_is_reported(tmp_path: Path) -> None:
         await provider(tmp_path, path).list("run-1", deadline_s=DEADLINE_S)
 
 
-def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
-    tag = WorkerTag("My.Run", "a100-2", 13)
-    name = cluster_name(tag)
-    assert name.endswith("-a100-2-13")
-    assert tag_of(name, "My.Run") == tag
-    assert tag_of(name, "my.run") is None
-    assert tag_of("rc-other", "My.Run") is None
-
-
 async def test_no_machine_is_started_that_could_not_install_rollcast(tmp_path: Path) -> None:
     provider = SkyProvider("sky", machines(dict(ROW)), ProviderConfigs(), tmp_path)
     with pytest.raises(ProviderFailed, match="from where a new machine installs") as found:
@@ -114,7 +106,7 @@ async def test_commands_of_its_own_install_rollcast_without_a_release(tmp_path: 
     config = ProviderConfigs.model_validate({"sky": {"sky": str(path), "setup": "pip install ./rollcast"}})
     tag = WorkerTag("run", "a100-1", 1)
     await SkyProvider("sky", machines(dict(ROW)), config, tmp_path / "run").start(tag, INVITE, deadline_s=DEADLINE_S)
-    assert (home / cluster_name(tag)).exists()
+    assert (home / name_of(tag)).exists()
 
 
 def test_the_task_runs_a_command_that_exists(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from capacity.providers.factory import make_providers
 from coordinator.config.config import CoordinatorConfig, RunConfig
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
 from coordinator.core.leases.stages import LengthStage
 from coordinator.fleet.machines import read_machines
+from coordinator.fleet.providers import make_providers
 from coordinator.shell.core_settings import core_settings
 from peer.config import PeerConfig
 from rollcast.wire.ids import RunId

@@ -1,4 +1,4 @@
-"""Make the providers of a pool's machines."""
+"""Make the providers that start a pool's machines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from capacity.providers.base import Provider
 from capacity.providers.config import ProviderConfigs
+from capacity.providers.kubernetes.provider import KubernetesProvider
 from capacity.providers.local import LocalProvider
 from capacity.providers.machines import Machine
 from capacity.providers.sky import SkyProvider
@@ -33,5 +34,7 @@ def _make(name: str, machines: list[Machine], config: ProviderConfigs, folder: P
             return SshProvider(name, machines, config)
         case "sky":
             return SkyProvider(name, machines, config, folder / "sky")
+        case "kubernetes":
+            return KubernetesProvider(name, machines, config)
         case other:
             raise AssertionError(f"no provider starts machines with start = {other!r}")

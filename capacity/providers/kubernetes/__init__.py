@@ -1,0 +1,1 @@
+"""Run workers on a Kubernetes cluster: one Job of one pod for each."""

@@ -1,0 +1,79 @@
+"""Test the provider with Kubernetes' own API server, Job controller and access rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from capacity.providers.base import WorkerTag
+from capacity.providers.config import ProviderConfigs
+from capacity.providers.kubernetes.provider import KubernetesProvider
+from capacity.providers.tag_names import name_of
+from rollcast.runtime.errors import ProviderFailed
+from tests.capacity.providers.conformance import DEADLINE_S, INVITE, Setting, check, running
+from tests.capacity.providers.kubernetes.real_cluster import Administrator, needs_cluster, started
+from tests.capacity.providers.pool_machines import machines
+from tests.deploy.helm_rendering import Chart
+
+pytestmark = [needs_cluster, pytest.mark.kubernetes, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[4]
+ROW: dict[str, str | int] = {"worker_id": "h100", "count": 3, "start": "kubernetes", "hardware": "H100", "gpus": 2}
+
+
+@dataclass(frozen=True)
+class Place:
+    administrator: Administrator
+    kubeconfig: Path
+
+    def provider(self) -> KubernetesProvider:
+        config = {"kubernetes": {"kubeconfig": str(self.kubeconfig), "image": "rollcast-peer:0.1.0"}}
+        return KubernetesProvider("kubernetes", machines(dict(ROW)), ProviderConfigs.model_validate(config))
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """Give a cluster in which we have the rights of the chart's Role, and no other."""
+    from kubernetes_asyncio import client, config
+
+    made = Chart(ROOT / "deploy" / "helm" / "rollcast", workers__enabled=True).documents()
+    (role,) = [one for one in made if one["kind"] == "Role"]
+    with started(tmp_path) as cluster:
+        found = client.Configuration()
+        await config.load_kube_config(str(cluster.kubeconfig("admin")), client_configuration=found)
+        async with client.ApiClient(found) as api:
+            administrator = Administrator(api)
+            await administrator.prepare(role["rules"])
+            node = asyncio.create_task(administrator.run_pods())
+            yield Place(administrator, cluster.kubeconfig("ours"))
+            node.cancel()
+            with suppress(asyncio.CancelledError):
+                await node
+
+
+async def test_it_meets_the_contract_with_the_rights_of_the_charts_role(place: Place) -> None:
+    await check(Setting(place.provider(), place.provider(), lambda tag: place.administrator.saw.get(name_of(tag), "")))
+    assert await place.administrator.secrets() == []
+    await check_workers_that_end_by_themselves(place)
+
+
+async def check_workers_that_end_by_themselves(place: Place) -> None:
+    provider, administrator = place.provider(), place.administrator
+    for phase, number in (("Succeeded", 1), ("Failed", 2)):
+        tag = WorkerTag("run-2", f"h100-{number}", 1)
+        await provider.start(tag, INVITE, deadline_s=DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            while name_of(tag) not in administrator.saw:  # noqa: ASYNC110 - the node adds it
+                await asyncio.sleep(0.1)
+        await administrator.end(name_of(tag), phase)
+        async with asyncio.timeout(DEADLINE_S):
+            while await running(provider, "run-2"):  # noqa: ASYNC110 - the cluster ends it
+                await asyncio.sleep(0.1)
+        with pytest.raises(ProviderFailed, match="a tag is not used again"):
+            await provider.start(tag, INVITE, deadline_s=DEADLINE_S)
+    await provider.close()
