@@ -407,7 +407,7 @@ async def test_a_stream_that_is_no_lane_is_closed(tmp_path: Path) -> None:
 
     from peer.p2p.streams.opening import PROTOCOL
 
-    async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=0.5)) as pair:
+    async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=4.0)) as pair:
         await pair.ends()
 
         async def open_with(host: Any, data: bytes) -> str:
