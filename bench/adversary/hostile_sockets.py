@@ -23,6 +23,7 @@ from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
+from rollcast.wire.token_ids import pack_ids
 
 SILENT_CONTROL, SILENT_HTTP, DRIPPING, UPLOADING = 80, 60, 30, 30
 CONNECTIONS = SILENT_CONTROL + SILENT_HTTP + DRIPPING + UPLOADING
@@ -54,7 +55,7 @@ async def _dripping(port: int) -> None:
 async def _uploading(enrolment: Enrolment) -> None:
     channel = open_channel(enrolment.grpc_address, enrolment.credentials)
     stub: Any = rollcast_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-    segment = pb.Segment(peer_id=enrolment.peer_id, token_ids=_ROLLOUT_TOKENS * [5])
+    segment = pb.Segment(peer_id=enrolment.peer_id, packed_ids=pack_ids(_ROLLOUT_TOKENS * [5]))
     one = pb.Rollout(lease_id=1, fencing_token=1, group_id=1, segments=[segment])
     message = pb.RolloutUpload(rollouts=_MESSAGE_ROLLOUTS * [one])
 

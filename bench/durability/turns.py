@@ -45,12 +45,12 @@ class Count:
 class TurnHistory(History):
     """A history that keeps the tokens of every acknowledged turn, with its group and sample."""
 
-    turns: dict[RolloutKey, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
+    turns: dict[RolloutKey, tuple[int, int, bytes]] = field(default_factory=dict)
 
     def verdict(self, rollout: pb.Rollout, *, accepted: bool, reason: str) -> None:
         History.verdict(self, rollout, accepted=accepted, reason=reason)
         if accepted:
-            tokens = tuple(token for segment in rollout.segments for token in segment.token_ids)
+            tokens = b"".join(segment.packed_ids for segment in rollout.segments)
             key = (rollout.lease_id, rollout.sample_index)
             self.turns[key] = (rollout.group_id, rollout.sample_index, tokens)
 
@@ -120,14 +120,14 @@ def going_on(ledger: Path) -> int:
 
 def turns_lost(history: TurnHistory, ledger: Path) -> int:
     """Return how many acknowledged turns are neither stored as such nor in the rollout of their slot."""
-    kept: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    kept: dict[tuple[int, int], list[bytes]] = {}
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
         for group, index, body in connection.execute(
             "SELECT group_id, sample_index, body FROM rollouts JOIN attempts USING (lease_id, sample_index)"
             " UNION ALL SELECT group_id, sample_index, body FROM turns"
         ):
             generated = [one for one in pb.Rollout.FromString(body).segments if one.role == pb.ASSISTANT]
-            kept.setdefault((group, index), []).extend(tuple(one.token_ids) for one in generated)
+            kept.setdefault((group, index), []).extend(one.packed_ids for one in generated)
     lost = 0
     for key in sorted(history.turns):  # a lease's number rises from turn to turn
         group, index, tokens = history.turns[key]

@@ -19,6 +19,7 @@ from coordinator.ledger.store import RunStore
 from coordinator.tasks.checks.task import Score
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment, rollout_to_pb
+from rollcast.wire.token_ids import pack_ids
 
 SLOTS = 4
 TOKENS_MAX = 2_000  # bodies of up to about ten pages of the database
@@ -78,7 +79,7 @@ class LedgerLoad:
     async def _rollout(self, store: RunStore, number: int, index: int, rollout_id: int) -> None:
         tokens = self.rng.randrange(1, TOKENS_MAX)
         token_ids = tuple(self.rng.randrange(2**16) for _ in range(tokens))
-        segment = Segment("assistant", Epoch(0), Version(0), PeerId("peer"), token_ids, b"\x01" * tokens)
+        segment = Segment("assistant", Epoch(0), Version(0), PeerId("peer"), pack_ids(token_ids), b"\x01" * tokens)
         rollout = Rollout(LeaseId(number), FencingToken(number), GroupId(number), index, (segment,), "stop", 0.5)
         await store.store_rollouts([StoreRollout(RolloutId(rollout_id), PeerId("peer"), rollout)])
         self.rollouts[rollout_id] = rollout_to_pb(rollout).SerializeToString()

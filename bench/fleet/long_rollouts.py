@@ -8,8 +8,9 @@ from functools import lru_cache
 from bench.fleet.process import answer_to
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 
-_BYTES_A_TOKEN = 6  # its id below 128, a byte of the loss mask, a float of the reported log-probability
+_BYTES_A_TOKEN = 9  # id, mask and log-probability
 _ANSWER_TOKENS = 6  # an answer is padded to this
 
 
@@ -42,11 +43,12 @@ class LongRollouts:
             return ids + [blank] * (_ANSWER_TOKENS - len(ids))
 
         self._answer = lru_cache(maxsize=4096)(answer)
+        end = pack_ids([tokenizer.eos_id])
+        self._blanks = (tokens - 1 - _ANSWER_TOKENS) * pack_ids([blank]) + end
         self._message = pb.Rollout(
             segments=[
                 pb.Segment(
                     role=pb.ASSISTANT,
-                    token_ids=[blank] * (tokens - 1) + [tokenizer.eos_id],
                     loss_mask=b"\x01" * tokens,
                     reported_logprobs=[-0.5 - 0.001 * number for number in range(tokens)],
                 )
@@ -61,7 +63,7 @@ class LongRollouts:
         message.group_id, message.sample_index = slot.group_id, slot.sample_index
         message.generate_s = generate_s
         segment.epoch, segment.version, segment.peer_id = slot.epoch, version, slot.peer_id
-        segment.token_ids[:_ANSWER_TOKENS] = self._answer(slot.prompt_token_ids)
+        segment.packed_ids = pack_ids(self._answer(slot.prompt_token_ids)) + self._blanks
         return message.SerializeToString()
 
 

@@ -18,6 +18,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import prefix_digest, segment_from_pb
+from rollcast.wire.token_ids import pack_ids
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 HEARTBEAT_S = 1.0
@@ -160,7 +161,7 @@ class SyntheticPeer:
             epoch=lease.epoch,
             version=version,
             peer_id=self._enrolment.peer_id,
-            token_ids=tokens,
+            packed_ids=pack_ids(tokens),
             loss_mask=b"\x01" * len(tokens),
         )
         return pb.Rollout(

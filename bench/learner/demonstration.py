@@ -33,6 +33,7 @@ from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 
 _OURSELVES = PeerId("bench")
 
@@ -168,7 +169,7 @@ class Demonstration:
         rows = []
         for index, ((group, drawn), completion) in enumerate(zip(asked, completions, strict=True)):
             tokens = completion.token_ids
-            made = Segment("assistant", Epoch(0), Version(version), _OURSELVES, tokens, b"\x01" * len(tokens))
+            made = Segment("assistant", Epoch(0), Version(version), _OURSELVES, pack_ids(tokens), b"\x01" * len(tokens))
             reward = self._verify(drawn.problem, tokens)[0]
             rows.append(TrainingRow(index, group, drawn.prompt_token_ids, (made,), self.sampling.temperature, reward))
         return rows

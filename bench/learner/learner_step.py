@@ -17,6 +17,7 @@ from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 HEAD_SIZE = 64
 PROMPT_TOKENS = 16
@@ -62,7 +63,9 @@ def random_batch(rows: int, row_tokens: int, vocabulary: int) -> PackedBatch:
             rollout_id=index,
             group_id=index // 4,
             prompt_token_ids=tokens(PROMPT_TOKENS),
-            segments=(Segment("assistant", Epoch(0), Version(0), PeerId("p"), tokens(length), b"\x01" * length),),
+            segments=(
+                Segment("assistant", Epoch(0), Version(0), PeerId("p"), pack_ids(tokens(length)), b"\x01" * length),
+            ),
             temperature=1.0,
             reward=float(index % 2),
         )

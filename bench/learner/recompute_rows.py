@@ -14,6 +14,7 @@ from learner.objective.config import ObjectiveConfig
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 STALENESS_LIMIT = 4
 ROLLOUTS = 512
@@ -64,5 +65,5 @@ def _batch(random: np.random.Generator) -> PackedBatch:
 
 
 def _rollout(number: int, prompt_tokens: int, tokens: int, version: int) -> TrainingRow:
-    made = Segment("assistant", Epoch(0), Version(version), PeerId("bench"), (1,) * tokens, b"\1" * tokens)
+    made = Segment("assistant", Epoch(0), Version(version), PeerId("bench"), pack_ids((1,) * tokens), b"\1" * tokens)
     return TrainingRow(number, number, (1,) * prompt_tokens, (made,), 1.0, 0.0)

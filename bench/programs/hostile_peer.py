@@ -21,6 +21,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.token_ids import pack_ids, unpack_ids
 from rollcast.wire.versions.receipts import NONCE_BYTES, ChunkReceipt, sign_receipt
 from rollcast.wire.versions.records import KEYFRAME_ID
 
@@ -132,15 +133,15 @@ def _lie_in_uploads(lie: Lie, config: Path) -> None:
 def _told(message: pb.Rollout, lie: Lie, said: Answers) -> pb.Rollout:
     """Put a lie into a rollout: one segment of the last version, for all that was generated."""
     own = [one for one in message.segments if one.role == pb.ASSISTANT]
-    honest = [token for one in own for token in one.token_ids]
+    honest = [token for one in own for token in unpack_ids(one.packed_ids)]
     if message.group_id != said.group_id:
         said.group_id, said.best = message.group_id, None
     tokens, finish = lie(said, (honest, message.finish_reason))
     message.finish_reason = finish
     told = pb.Segment()
     told.CopyFrom(own[-1])
-    del told.token_ids[:], told.reported_logprobs[:]
-    told.token_ids.extend(tokens)
+    del told.reported_logprobs[:]
+    told.packed_ids = pack_ids(tokens)
     told.loss_mask = b"\1" * len(tokens)
     told.reported_logprobs.extend([_FORGED_NATS] * len(tokens))
     kept = [one for one in message.segments if one.role != pb.ASSISTANT]

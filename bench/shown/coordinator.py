@@ -31,6 +31,7 @@ from rollcast.sim.kernel.sessions import Session
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.world import Ground
 from rollcast.wire.ids import EncodingId, PeerId, Step
+from rollcast.wire.token_ids import id_count
 from rollcast.wire.versions.records import VerifiedVersion
 
 TOKENS_STAND_FOR = 48  # real tokens shown for each simulated one
@@ -220,7 +221,7 @@ class ShownCoordinator(CoordinatorNode):
             "clip_fraction": abs(chance.gauss(0.012, 0.004)),
             "kl_k3": abs(chance.gauss(0.004, 0.001)),
             "entropy": 0.4 + 0.9 * math.exp(-step / 90) + chance.gauss(0.0, 0.02),
-            "tokens": float(sum(len(one.action.rollout.completion_token_ids) for _, one in batch) * TOKENS_STAND_FOR),
+            "tokens": float(sum(id_count(one.action.rollout.packed_completion) for _, one in batch) * TOKENS_STAND_FOR),
             "train_s": 0.8 * train_s,
             "behaviour_s": 0.2 * train_s,
             "step_s": step_s,

@@ -23,6 +23,7 @@ from rollcast.wire.ids import EpisodeId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.chat_template import Message
 from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.token_ids import unpack_ids
 from tests.wire.text.published_templates import PUBLISHED, Published
 
 EPISODES_MAX = 200  # of a run that are played again
@@ -101,7 +102,7 @@ def stored_episodes(run_folder: Path) -> tuple[list[StoredEpisode], str]:
 
 def _stored(problem: str, prompt: bytes, body: bytes) -> StoredEpisode:
     segments = pb.Rollout.FromString(body).segments
-    generated = [(one.role == pb.ASSISTANT, tuple(one.token_ids)) for one in segments]
+    generated = [(one.role == pb.ASSISTANT, unpack_ids(one.packed_ids)) for one in segments]
     return StoredEpisode(Problem.from_json(problem), struct.unpack(f"<{len(prompt) // 4}I", prompt), tuple(generated))
 
 

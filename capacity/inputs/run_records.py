@@ -15,6 +15,7 @@ from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.steps_file import StepsFile
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_ids import id_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def read_run(root: Path) -> RunRecords:
 def _made(row: tuple[str, float, float, bytes, int, float | None]) -> MadeRollout:
     peer_id, issued_s, received_s, body, oldest_version, scored_s = row
     rollout = pb.Rollout.FromString(body)
-    tokens = sum(len(one.token_ids) for one in rollout.segments)
+    tokens = sum(id_count(one.packed_ids) for one in rollout.segments)
     generate_s = min(rollout.generate_s, received_s - issued_s)
     return MadeRollout(peer_id, issued_s, received_s, generate_s, tokens, oldest_version, scored_s)
 

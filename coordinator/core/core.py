@@ -216,14 +216,14 @@ class CoordinatorCore:
         attempt = self._state.book.live_attempt(key)
         return (attempt is not None and attempt.peer_id == peer_id) or self._state.evaluations.concerns(key)
 
-    def turn_so_far(self, rollout: Rollout) -> tuple[int, ...]:
-        """Return the tokens of an upload since the last answer of an environment, in which stop strings are sought."""
+    def turn_so_far(self, rollout: Rollout) -> bytes:
+        """Return the packed token ids of an upload since the last answer of an environment, for stop strings."""
         evaluated = evaluating.turn_so_far(self._state, rollout)
         if evaluated is not None:
             return evaluated
         attempt = self._state.book.live_attempt((rollout.lease_id, rollout.sample_index))
         if attempt is None or not rollout.prefix_digest:
-            return rollout.completion_token_ids
+            return rollout.packed_completion
         episode = self._state.book.group(attempt.group_id).slots[attempt.sample_index].episode
         return turn_so_far(attempt, episode, rollout)
 

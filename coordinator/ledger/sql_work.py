@@ -127,7 +127,7 @@ def insert_turn(connection: SqlConnection, action: StoreTurn) -> None:
         "INSERT INTO turns VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(rollout.group_id, rollout.sample_index, action.turn, rollout.lease_id, action.peer_id),
-            *(("", b"") if said is None else (said.role, _pack_ids(said.token_ids))),
+            *(("", b"") if said is None else (said.role, said.packed_ids)),
             *(body, body_checksum(body)),
         ),
     )
@@ -344,7 +344,7 @@ def select_open_groups(connection: SqlConnection) -> list[RestoredGroup]:
         else:
             made_with, scored = (oldest, newest), reward is not None
             made = rollout_from_pb(read_body(rollout_id, body, checksum), logprobs=False)
-            tokens = () if scored else made.completion_token_ids
+            tokens = b"" if scored else made.packed_completion
             rollouts.setdefault(group_id, []).append(
                 RestoredRollout(
                     rollout_id, attempt, *made_with, scored, tokens, reward or 0.0, authors_of(made.segments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +32,7 @@ from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.stop_strings import StopStrings
 from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.token_ids import unpack_ids
 
 T = TypeVar("T")
 
@@ -193,13 +193,20 @@ class Problems:
             raise TaskError(f"there is no evaluation set {name!r}", cause=f"there are {', '.join(sets)}")
         return _to_pb(sets[name].examples[:count])
 
-    async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
+    def text_end(self, packed_turn: Callable[[], bytes]) -> int | None:
+        """Return the number of tokens up to the first that completes a stop string; None if no token does.
+
+        The tokens are read only if there are stop strings.
+        """
+        return self.ends.end(unpack_ids(packed_turn()), 0) if self.ends.strings else None
+
+    async def score(self, rollout_id: RolloutId, problem_id: str, packed_completion: bytes) -> Verdict:
         """Return the verdict on one completion of a sampled problem; the core decides whether to score it again."""
         key, problem = f"rollout {rollout_id}", self._sampled[problem_id]
         if self._scorer.decodes:  # a long completion of a published tokenizer would hold up every other upload
-            item = ScoreItem(key, problem, "", struct.pack(f"<{len(token_ids)}I", *token_ids))
+            item = ScoreItem(key, problem, "", packed_completion)
         else:
-            item = ScoreItem(key, problem, self.tokenizer.decode(token_ids))
+            item = ScoreItem(key, problem, self.tokenizer.decode(unpack_ids(packed_completion)))
         return (await self._scorer.score([item]))[0]
 
     async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Score:

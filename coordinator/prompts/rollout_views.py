@@ -16,6 +16,7 @@ from coordinator.prompts.stored_rollouts import ROLLOUT_ID_MAX, Found, RolloutFi
 from coordinator.stores.reader import reading
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.text.tokenizer import UNKNOWN, TextTokenizer
+from rollcast.wire.token_ids import ID_BYTES, id_count, unpack_ids
 
 PAGE_MAX = 200
 PAGE_SCANNED_MAX = 4_000  # rollouts that one page looks at
@@ -116,8 +117,9 @@ def rollout_view(folder: RunFolder, tokenizer: TextTokenizer, rollout_id: int) -
     for segment in found.segments:
         if room == 0:
             break
-        del segment.token_ids[room:], segment.reported_logprobs[room:]  # of this copy, which nothing else reads
-        room -= len(segment.token_ids)
+        segment.packed_ids = segment.packed_ids[: ID_BYTES * room]  # of this copy, which nothing else reads
+        del segment.reported_logprobs[room:]
+        room -= id_count(segment.packed_ids)
         turn = turn_of(segment, tokenizer, names)
         pieces = token_pieces(tokenizer, turn.token_ids, turn.reported_logprobs, turn.text)
         turns.append(TurnView(turn.role, turn.version, turn.peer, turn.text, pieces))
@@ -157,7 +159,7 @@ def _scanned_down_to(connection: RunReader, before: int) -> int:
 
 
 def _headline(one: Found, tokenizer: TextTokenizer) -> Headline:
-    first = one.segments[0].token_ids[:BEGINNING_TOKENS] if one.segments else ()
+    first = unpack_ids(one.segments[0].packed_ids[: ID_BYTES * BEGINNING_TOKENS]) if one.segments else ()
     return Headline(
         rollout_id=one.rollout_id,
         problem_id=one.problem.problem_id,

@@ -19,6 +19,7 @@ from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.token_ids import unpack_ids
 
 TEXT_LENGTH_MAX = 32 << 10  # characters kept of a prompt, answer or completion
 LINE_BYTES_MAX = 1 << 20
@@ -147,4 +148,6 @@ def newest_completions(folder: RunFolder, tokenizer: TextTokenizer, limit: int) 
 
 
 def _text_of(body: bytes, tokenizer: TextTokenizer) -> str:
-    return tokenizer.decode([token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids])
+    return tokenizer.decode(
+        [token for segment in pb.Rollout.FromString(body).segments for token in unpack_ids(segment.packed_ids)]
+    )

@@ -19,6 +19,7 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.data_files import optional_import
 from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.token_ids import id_count, unpack_ids
 
 SCANNED_MAX = 200_000  # rollouts that are looked at for their length, which the ledger has only in their bodies
 ROLLOUT_ID_MAX = 1 << 62
@@ -80,7 +81,7 @@ class Found:
 
     @property
     def tokens(self) -> int:
-        return sum(len(segment.token_ids) for segment in self.segments)
+        return sum(id_count(segment.packed_ids) for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def turn_of(segment: Any, tokenizer: TextTokenizer, names: dict[str, str]) -> Tu
 
     What follows a turn of the model begins with the stop token that the turn lacks, if its length ended it.
     """
-    ids, stops = tuple(segment.token_ids), tokenizer.stop_ids
+    ids, stops = unpack_ids(segment.packed_ids), tokenizer.stop_ids
     shown: Iterable[int] = ids
     if segment.role != pb.ASSISTANT:
         shown = dropwhile(lambda token: token in stops, ids)
@@ -164,7 +165,7 @@ def turn_of(segment: Any, tokenizer: TextTokenizer, names: dict[str, str]) -> Tu
 
 
 def _decoded(one: Found, tokenizer: TextTokenizer, names: dict[str, str]) -> StoredRollout:
-    text = tokenizer.decode(token for segment in one.segments for token in segment.token_ids)
+    text = tokenizer.decode(token for segment in one.segments for token in unpack_ids(segment.packed_ids))
     sample = sample_of(TRAINING, one.version, one.problem, one.sample_index, text, one.score)
     turns = tuple(turn_of(segment, tokenizer, names) for segment in one.segments)
     return StoredRollout(**asdict(sample), rollout_id=one.rollout_id, peer=one.peer, age=one.age, turns=turns)

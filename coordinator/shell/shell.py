@@ -204,7 +204,7 @@ class Shell:
         """Apply a received rollout; the answer comes once the rollout is durable or refused."""
         if self._refuses_uploads():
             return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
-        end = self._problems.ends.end(self._core.turn_so_far(rollout), 0)
+        end = self._problems.text_end(lambda: self._core.turn_so_far(rollout))
         return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
 
     def expects(self, peer_id: PeerId, message: pb.Rollout) -> bool:
@@ -441,7 +441,7 @@ class Shell:
         self.apply(PromptsSupplied(await self._problems.sample(action.count, action.steps)))
 
     async def _score(self, action: ScoreRollout) -> None:
-        verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
+        verdict = await self._problems.score(action.rollout_id, action.problem_id, action.packed_completion)
         if isinstance(verdict, Failed):
             self.apply(ScoringFailed(action.rollout_id, verdict.reason, verdict.detail, verdict.retryable))
             return

@@ -25,6 +25,7 @@ from coordinator.stores.reader import reading
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_ids import id_count
 
 _ATTEMPT = (
     *("attempts.lease_id", "attempts.sample_index", "fencing_token", "group_id", "attempts.peer_id", "state"),
@@ -169,7 +170,7 @@ def _rollout(connection: RunReader, subject: str) -> Story | None:
         **_shown(row, "peer_id", "sample_index", "group_id", "reward", "exact", "detail", "step"),
         "fate": _fate(row),
         "segments": [
-            {"version": one.version, "epoch": one.epoch, "peer": one.peer_id, "tokens": len(one.token_ids)}
+            {"version": one.version, "epoch": one.epoch, "peer": one.peer_id, "tokens": id_count(one.packed_ids)}
             for one in rollout.segments
         ],
         "finish_reason": pb.FinishReason.Name(rollout.finish_reason).lower(),

@@ -137,7 +137,7 @@ def read(path: Path) -> Iterator[tuple[Record, str]]:
 def _record(step: int, row: TrainingRow, margins: list[float], bounds: list[float]) -> Record:
     parts, start, margins = [], 0, list(margins)
     for segment in row.segments:
-        end = start + len(segment.token_ids)
+        end = start + segment.token_count
         if not segment.is_generated:  # what an environment said was not sampled: nothing of it can be judged
             margins[start:end] = [math.nan] * (end - start)
         bound = next((one for one in bounds[start:end] if math.isfinite(one)), math.inf)

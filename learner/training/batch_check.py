@@ -11,8 +11,9 @@ from learner.training.packing import TrainingRow
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.limits import AGENTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Segment, segment_from_pb, tokens_from_pb
+from rollcast.wire.rollouts import Segment, packed_of, segment_from_pb, tokens_from_pb
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.token_ids import unpack_ids
 
 _FIX = "this is a bug of Rollcast, not of your configuration: please report it with the run's logs"
 
@@ -102,7 +103,7 @@ def rows_of(rollouts: Sequence[pb.TrainingRollout], rules: BatchRules) -> list[T
 def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
     segments = tuple(segment_from_pb(segment, routes=rules.routes) for segment in rollout.segments)
     prompt = tokens_from_pb(rollout.prompt_token_ids)
-    tokens = prompt + tuple(token for segment in segments for token in segment.token_ids)
+    tokens = prompt + unpack_ids(packed_of(segments))
     if not segments or not prompt or len(tokens) > rules.row_tokens:
         raise MalformedMessage(
             f"rollout {rollout.rollout_id} has {len(prompt)} prompt tokens, {len(segments)} segments and "
@@ -146,7 +147,7 @@ def _check_context_routes(
         expected = 0 if shape is None else (before - 1) * shape.token_bytes
         if len(segment.context_routes) not in (0, expected):
             raise MalformedMessage(f"rollout {rollout_id} has routes for a context of another length", fix=_FIX)
-        before += len(segment.token_ids)
+        before += segment.token_count
 
 
 def _broken(step: int, cause: str) -> MalformedMessage:

@@ -21,6 +21,7 @@ from rollcast.policy.noise import seed_words
 from rollcast.wire.limits import AGENTS_MAX
 from rollcast.wire.rollouts import Segment
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.token_ids import id_array
 
 
 def share_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -80,13 +81,13 @@ class TrainingRow:
     @property
     def tokens(self) -> int:
         """Return the length of prompt and completion together, in tokens."""
-        return len(self.prompt_token_ids) + sum(len(segment.token_ids) for segment in self.segments)
+        return len(self.prompt_token_ids) + sum(segment.token_count for segment in self.segments)
 
     def spans(self, start: int = 0) -> Iterator[tuple[Segment, slice]]:
         """Yield each segment with its columns in a row where the rollout begins at column ``start``."""
         start += len(self.prompt_token_ids)
         for segment in self.segments:
-            end = start + len(segment.token_ids)
+            end = start + segment.token_count
             yield segment, slice(start, end)
             start = end
 
@@ -314,9 +315,9 @@ def score(
 
 def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:
     for segment, span in row.spans():
-        if len(segment.loss_mask) != len(segment.token_ids):
+        if len(segment.loss_mask) != segment.token_count:
             raise ValueError(f"rollout {row.rollout_id}: loss mask and tokens of a segment differ in length")
-        tokens[span] = segment.token_ids
+        tokens[span] = id_array(segment.packed_ids)
         trained = np.frombuffer(segment.loss_mask, np.uint8).astype(bool)
         loss_mask[span] = trained
         versions[span] = np.where(trained, segment.version, NO_VERSION)

@@ -242,6 +242,6 @@ def _receipt(rollout: Rollout, verdict: Verdict, local: datetime) -> Receipt:
         lease_id=rollout.lease_id,
         sample_index=rollout.sample_index,
         version=max((segment.version for segment in rollout.segments), default=-1),
-        tokens=sum(len(segment.token_ids) for segment in rollout.segments),
+        tokens=sum(segment.token_count for segment in rollout.segments),
         verdict=outcome,
     )

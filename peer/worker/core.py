@@ -257,7 +257,7 @@ class WorkerCore:
             self._abandoned = None
         if batch is None or batch.batch_id != event.batch_id:
             return []
-        tokens = sum(len(item.segment.token_ids) for item in event.added if item.segment is not None)
+        tokens = sum(item.segment.token_count for item in event.added if item.segment is not None)
         batch.keep(self._book.is_generating)
         finished, token_s = batch.end_slice(event.added, now, event.versions_free)
         self._speed.count(tokens, token_s, now)

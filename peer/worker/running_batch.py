@@ -10,6 +10,7 @@ from peer.worker.events import SliceTokens, SlotWork, VersionKey
 from rollcast.wire.ids import Epoch, LeaseId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot, prefix_digest
+from rollcast.wire.token_ids import ID_BYTES, last_id
 
 PARTIAL_TOKENS_MAX = 4096  # tokens of one partial result: far below the limit of a session's message
 
@@ -52,13 +53,13 @@ class RunningRollout:
         if not self.own or _version(self.own[-1]) != _version(segment):
             self.segment_count += 1  # counted here, because it is asked for at every slice of every rollout
         self.own.append(segment)
-        self.tokens += len(segment.token_ids)
+        self.tokens += segment.token_count
 
     def partials(self) -> Iterator[PartialRollout]:
         """Yield the tokens that were not reported yet, in pieces of limited size."""
         position = 0
         for segment in self.segments(finished=False):
-            count = len(segment.token_ids)
+            count = segment.token_count
             for start in range(max(0, self.reported - position), count, PARTIAL_TOKENS_MAX):
                 cut = part_of(segment, start, min(count, start + PARTIAL_TOKENS_MAX))
                 lease = self.work.lease
@@ -112,7 +113,7 @@ class RunningBatch:
                 continue
             if item.segment is not None:
                 row.add(item.segment)
-                longest = max(longest, len(item.segment.token_ids))
+                longest = max(longest, item.segment.token_count)
             if item.finish_reason is not None:
                 finished.append(row.rollout(item.finish_reason, now))
                 del self._rollouts[item.lease_id, item.sample_index]
@@ -152,7 +153,7 @@ def finished_by_prefix(slot: Slot, lease: LeaseGrant) -> FinishReason | None:
     """Return how a completion ended whose last attempt was lost after its last token; None if it is not complete."""
     if not slot.prefix or not slot.prefix[-1].is_generated:
         return None
-    if slot.prefix[-1].token_ids[-1] in lease.sampling.stop_token_ids:
+    if last_id(slot.prefix[-1].packed_ids) in lease.sampling.stop_token_ids:
         return "stop"
     return "length" if _tokens(slot.prefix) >= lease.sampling.max_new_tokens else None
 
@@ -201,11 +202,11 @@ def without_routes(segment: Segment) -> Segment:
 
 def part_of(segment: Segment, start: int, end: int) -> Segment:
     """Return tokens ``start`` to ``end`` of a segment without routes."""
-    if (start, end) == (0, len(segment.token_ids)):
+    if (start, end) == (0, segment.token_count):
         return segment
     return replace(
         segment,
-        token_ids=segment.token_ids[start:end],
+        packed_ids=segment.packed_ids[ID_BYTES * start : ID_BYTES * end],
         loss_mask=segment.loss_mask[start:end],
         reported_logprobs=segment.reported_logprobs[start:end],
     )
@@ -216,13 +217,13 @@ def _version(segment: Segment) -> tuple[Epoch, Version]:
 
 
 def _tokens(segments: Iterable[Segment]) -> int:
-    return sum(len(segment.token_ids) for segment in segments)
+    return sum(segment.token_count for segment in segments)
 
 
 def _one_of(run: list[Segment]) -> Segment:
     return replace(
         run[0],
-        token_ids=tuple(token for piece in run for token in piece.token_ids),
+        packed_ids=b"".join(piece.packed_ids for piece in run),
         loss_mask=b"".join(piece.loss_mask for piece in run),
         reported_logprobs=tuple(logprob for piece in run for logprob in piece.reported_logprobs),
         # An engine that was asked for routes meanwhile has none of the first tokens.

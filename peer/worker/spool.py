@@ -148,7 +148,7 @@ def _key(rollout: Rollout) -> Key:
 
 
 def _size_bytes(rollout: Rollout) -> int:
-    tokens = sum(len(segment.token_ids) for segment in rollout.segments)
+    tokens = sum(segment.token_count for segment in rollout.segments)
     return ROLLOUT_BYTES + TOKEN_BYTES * tokens + _routes_bytes(rollout)
 
 

@@ -46,7 +46,8 @@ from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, 
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import AtVersionSwap, Rollout, Segment, partial_to_pb, turn_start
+from rollcast.wire.rollouts import AtVersionSwap, Rollout, Segment, packed_of, partial_to_pb, turn_start
+from rollcast.wire.token_ids import pack_ids, unpack_ids
 from rollcast.wire.versions.chunk_store import ChunkStore
 
 log = structlog.get_logger()
@@ -251,7 +252,7 @@ class Worker:
             epoch=new.epoch,
             version=new.version,
             peer_id=self._peer_id,
-            token_ids=new.token_ids,
+            packed_ids=pack_ids(new.token_ids),
             loss_mask=b"\1" * len(new.token_ids),
             reported_logprobs=new.logprobs,
             routes=new.routes,
@@ -283,6 +284,6 @@ class Worker:
 def _request(item: SlotWork) -> GenerateRequest:
     """Return what the engine has to generate. In an episode it continues after all turns and answers before."""
     prefix = item.slot.prefix
-    known = tuple(token for segment in prefix for token in segment.token_ids)
-    before = sum(len(segment.token_ids) for segment in prefix[: turn_start(prefix)])
+    known = unpack_ids(packed_of(prefix))
+    before = sum(segment.token_count for segment in prefix[: turn_start(prefix)])
     return GenerateRequest(item.lease.prompt_token_ids, item.slot.seed, item.lease.sampling, known, before)

@@ -9,6 +9,7 @@ from peer.worker.events import SliceTokens, SlotWork, VersionKey
 from rollcast.sim.settings import Lengths
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.rollouts import Segment, turn_start
+from rollcast.wire.token_ids import pack_ids
 
 STOP_TOKEN = 1
 
@@ -57,8 +58,8 @@ class Engine:
         """Add slots to the batch."""
         for item in work:
             slot = item.slot
-            known = sum(len(segment.token_ids) for segment in slot.prefix)
-            start = sum(len(segment.token_ids) for segment in slot.prefix[: turn_start(slot.prefix)])
+            known = sum(segment.token_count for segment in slot.prefix)
+            start = sum(segment.token_count for segment in slot.prefix[: turn_start(slot.prefix)])
             length = self._lengths.of(slot.seed + start)  # of this turn: each has another length
             length = max(known + 1, min(self._lengths.most, start + length))
             self._rows.append(_Row(item.lease.lease_id, slot.sample_index, slot.seed, known, length))
@@ -91,7 +92,7 @@ class Engine:
             self._weights.epoch,
             self._weights.version,
             self._peer_id,
-            tuple(tokens),
+            pack_ids(tuple(tokens)),
             b"\x01" * len(tokens),
         )
         reason = ("stop" if stops else "length") if ended else None

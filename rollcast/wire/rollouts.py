@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -16,6 +15,7 @@ from rollcast.wire.checks import require
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.token_ids import ID_BYTES, id_count, largest_id, pack_ids, unpack_ids
 
 SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
@@ -53,7 +53,7 @@ class Segment:
     epoch: Epoch
     version: Version
     peer_id: PeerId
-    token_ids: tuple[int, ...]
+    packed_ids: bytes  # see rollcast.wire.token_ids
     loss_mask: bytes
     reported_logprobs: tuple[float, ...] = ()  # evidence, unless the learner takes reports for its loss
     routes: bytes = field(default=b"", repr=False)  # see rollcast.wire.routes; empty: none were recorded
@@ -65,10 +65,20 @@ class Segment:
         """Whether the policy generated it; what an environment answered has no version and is not trained on."""
         return self.role == "assistant"
 
+    @property
+    def token_count(self) -> int:
+        """The number of its tokens."""
+        return len(self.packed_ids) // ID_BYTES
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Its token ids, made anew at each call."""
+        return unpack_ids(self.packed_ids)
+
 
 def observation(role: SegmentRole, token_ids: tuple[int, ...]) -> Segment:
     """Return what an environment answered, as a segment that is left out of the loss."""
-    return Segment(role, Epoch(0), Version(0), ENVIRONMENT, token_ids, bytes(len(token_ids)))
+    return Segment(role, Epoch(0), Version(0), ENVIRONMENT, pack_ids(token_ids), bytes(len(token_ids)))
 
 
 def turn_start(segments: Sequence[Segment]) -> int:
@@ -83,9 +93,16 @@ def prefix_digest(prefix: Sequence[Segment]) -> bytes:
     """Return BLAKE3 of the segments' kinds, versions, peers and tokens, 16 bytes."""
     hasher = blake3(b"rollcast/prefix/1")
     for one in prefix:
-        head = f"{one.role} {one.epoch} {one.version} {one.peer_id} {len(one.token_ids)} "
-        hasher.update(head.encode() + struct.pack(f"<{len(one.token_ids)}I", *one.token_ids))
+        head = f"{one.role} {one.epoch} {one.version} {one.peer_id} {one.token_count} "
+        hasher.update(head.encode() + one.packed_ids)
     return hasher.digest(length=PREFIX_DIGEST_BYTES)
+
+
+def packed_of(segments: Sequence[Segment]) -> bytes:
+    """Return the token ids of all segments in order, packed."""
+    if len(segments) == 1:
+        return segments[0].packed_ids
+    return b"".join(segment.packed_ids for segment in segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +174,14 @@ class Rollout:
         return max(segment.version for segment in self.segments if segment.is_generated)
 
     @property
+    def packed_completion(self) -> bytes:
+        """The token ids of all segments in order, packed."""
+        return packed_of(self.segments)
+
+    @property
     def completion_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens of all segments in order."""
-        if len(self.segments) == 1:
-            return self.segments[0].token_ids
-        return tuple(token for segment in self.segments for token in segment.token_ids)
+        """The token ids of all segments in order, made anew at each call."""
+        return unpack_ids(self.packed_completion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +254,7 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
         epoch=segment.epoch,
         version=segment.version,
         peer_id=segment.peer_id,
-        token_ids=segment.token_ids,
+        packed_ids=segment.packed_ids,
         loss_mask=segment.loss_mask,
         reported_logprobs=segment.reported_logprobs,
         routes=segment.routes,
@@ -360,7 +380,8 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
     Raises:
         MalformedMessage: unknown role, no token, a mask or routes that do not fit, or a number out of range.
     """
-    count = len(message.token_ids)
+    count = id_count(message.packed_ids)
+    require(len(message.packed_ids) == ID_BYTES * count, "the token ids are cut off within one")
     require(message.role in _ROLE_FROM_PB, "unknown segment role")
     require(1 <= count <= limits.ROLLOUT_TOKENS_MAX, "segment length out of range")
     require(len(message.loss_mask) == count, "the loss mask has another length than the tokens")
@@ -373,6 +394,7 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
     require(math.isfinite(sum(message.reported_logprobs)), "a log-probability is not finite")
     require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
     require(_SAMPLER.fullmatch(message.sampler) is not None, "a segment's kind of sampler is malformed")
+    require(largest_id(message.packed_ids) <= limits.TOKEN_ID_MAX, "a token id is out of range")
     if routes is not None:
         _check_routes(message, routes)
     return Segment(
@@ -380,7 +402,7 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
         epoch=Epoch(_counter(message.epoch)),
         version=Version(_counter(message.version)),
         peer_id=PeerId(message.peer_id),
-        token_ids=tokens_from_pb(message.token_ids),
+        packed_ids=message.packed_ids,
         loss_mask=message.loss_mask,
         reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
         routes=message.routes if routes is not None else b"",
@@ -402,7 +424,7 @@ def finish_reason_from_pb(value: int) -> FinishReason:
 def received_rollout(message: pb.Rollout, routes: RouteShape | None = None) -> Rollout:
     """Convert a received rollout as ``rollout_from_pb`` does, and keep the bytes to be stored.
 
-    Converting thousands of tokens back and forth costs more than everything else that an upload needs. So its body is
+    Converting thousands of numbers back and forth costs more than everything else that an upload needs. So its body is
     kept as received, without unknown fields, and its log-probabilities and routes are in the body only.
 
     Args:
@@ -452,14 +474,14 @@ def _take_routes(segments: Sequence[pb.Segment], shape: RouteShape | None) -> in
             _check_routes(segment, shape)
             if segment.context_routes:
                 prompts.add(len(segment.context_routes) // shape.token_bytes + 1 - before)
-        before += len(segment.token_ids)
+        before += id_count(segment.packed_ids)
     require(len(prompts) <= 1 and min(prompts, default=1) >= 1, "the routes are not for one prompt")
     return max(prompts, default=0)
 
 
 def _check_routes(segment: pb.Segment, shape: RouteShape) -> None:
     if segment.routes:
-        shape.check(segment.routes, len(segment.token_ids))
+        shape.check(segment.routes, id_count(segment.packed_ids))
     shape.check(segment.context_routes, len(segment.context_routes) // shape.token_bytes)
 
 
@@ -501,7 +523,7 @@ def with_body(rollout: Rollout, parts: Iterable[Segment | bytes]) -> Rollout:
 
 def _segments(messages: Sequence[pb.Segment], *, logprobs: bool = True) -> tuple[Segment, ...]:
     require(len(messages) <= limits.SEGMENTS_MAX, "too many segments")
-    require(sum(len(one.token_ids) for one in messages) <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
+    require(sum(id_count(one.packed_ids) for one in messages) <= limits.ROLLOUT_TOKENS_MAX, "too many tokens")
     return tuple(segment_from_pb(message, logprobs=logprobs) for message in messages)
 
 

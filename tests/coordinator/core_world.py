@@ -24,6 +24,7 @@ from coordinator.core.events.events import (
 from coordinator.core.reach.dial_settings import DialBackSettings
 from rollcast.wire.ids import Epoch, PeerId, RunId, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot
+from rollcast.wire.token_ids import pack_ids
 
 ActionT = TypeVar("ActionT")
 
@@ -94,7 +95,7 @@ def prompt(number: int) -> Prompt:
 
 
 def rollout(lease: LeaseGrant, sample_index: int, *, version: int = 0, peer: str = "a", **changes: Any) -> Rollout:
-    segment = Segment("assistant", Epoch(0), Version(version), PeerId(peer), (5, 1), b"\x01\x01")
+    segment = Segment("assistant", Epoch(0), Version(version), PeerId(peer), pack_ids((5, 1)), b"\x01\x01")
     values: dict[str, Any] = {
         "lease_id": lease.lease_id,
         "fencing_token": lease.fencing_token,

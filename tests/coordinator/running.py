@@ -25,6 +25,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sign_version
 from rollcast.wire.versions.tensors import tensor_table
@@ -175,7 +176,7 @@ def rollout(lease: pb.Lease, slot: pb.Slot, peer_id: str, token_ids: list[int], 
         epoch=lease.epoch,
         version=number,
         peer_id=peer_id,
-        token_ids=token_ids,
+        packed_ids=pack_ids(token_ids),
         loss_mask=bytes([1] * len(token_ids)),
     )
     return pb.Rollout(

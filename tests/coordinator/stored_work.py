@@ -14,6 +14,7 @@ from coordinator.ledger.store import RunStore
 from coordinator.tasks.checks.task import Score
 from rollcast.wire.ids import EpisodeId, Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment
+from rollcast.wire.token_ids import pack_ids
 
 PEER = PeerId("12D3KooWtest")
 PROMPT = (7, 8, 65_536)
@@ -21,7 +22,9 @@ PROMPT = (7, 8, 65_536)
 
 def rollout(lease_id: int, sample_index: int = 0, *, group_id: int = 1, version: int = 3, tokens: int = 4) -> Rollout:
     """Return a rollout of one segment."""
-    segment = Segment("assistant", Epoch(0), Version(version), PEER, tuple(range(2, 2 + tokens)), b"\x01" * tokens)
+    segment = Segment(
+        "assistant", Epoch(0), Version(version), PEER, pack_ids(tuple(range(2, 2 + tokens))), b"\x01" * tokens
+    )
     return Rollout(LeaseId(lease_id), FencingToken(lease_id), GroupId(group_id), sample_index, (segment,), "stop", 0.5)
 
 

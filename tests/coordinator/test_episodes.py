@@ -8,6 +8,7 @@ from pathlib import Path
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import prefix_digest, slot_from_pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import unpack_ids
 from tests.coordinator.running import Member, changed, rollout, running, version
 from tests.coordinator.test_service import fetch_batch, open_run, take_leases, upload
 
@@ -46,7 +47,7 @@ async def test_episodes_of_two_turns_become_a_batch(tmp_path: Path) -> None:
                 seed = tokenizer.decode(lease.prompt_token_ids).removeprefix("game ")
                 for slot in lease.slots:
                     assert [one.role for one in slot.prefix] == [pb.ASSISTANT, pb.USER]
-                    assert tokenizer.decode(slot.prefix[1].token_ids) == f"{seed}: a"
+                    assert tokenizer.decode(unpack_ids(slot.prefix[1].packed_ids)) == f"{seed}: a"
             assert await upload(peer, turns(peer, tokenizer, second, "end")) == [(True, "")] * 4
             header, *parts = await batch
             rollouts = [one for part in parts for one in part.rollouts]

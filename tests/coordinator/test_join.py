@@ -21,6 +21,7 @@ from rollcast.wire.identity.tls import new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
 from rollcast.wire.joining.invite import Invite
+from rollcast.wire.protocol import PROTOCOL_RANGE
 
 RUN_ID = RunId("run-1")
 
@@ -60,7 +61,7 @@ def request(identity: Identity, token: str, *, role: str = "peer", run_id: str =
         "public_key": identity.public_key.hex(),
         "csr_pem": csr_pem.decode(),
         "signature": identity.sign_bytes(JOIN_DOMAIN, join_payload(run_id, token, csr_pem)).hex(),
-        "protocol": {"min": 1, "max": 1},
+        "protocol": {"min": PROTOCOL_RANGE[0], "max": PROTOCOL_RANGE[1]},
     }
     return json.dumps({**body, **changes}).encode()
 

@@ -31,6 +31,7 @@ from rollcast.policy.params import initial_params
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.hub_tokenizer import HubTokenizer
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import unpack_ids
 from tests.conftest import COMPILATION_CACHE
 
 ROOT = Path(__file__).parents[2]
@@ -166,7 +167,7 @@ def _assert_stop_strings_end_rollouts(database: sqlite3.Connection) -> None:
     rollouts = [pb.Rollout.FromString(body) for (body,) in database.execute("SELECT body FROM rollouts")]
     by_text = 0
     for rollout in rollouts:
-        tokens = [token for segment in rollout.segments for token in segment.token_ids]
+        tokens = [token for segment in rollout.segments for token in unpack_ids(segment.packed_ids)]
         assert STOP_STRING not in tokenizer.decode(tokens[:-1])
         if tokens[-1] != tokenizer.eos_id and STOP_STRING in tokenizer.decode(tokens):
             by_text += 1

@@ -30,6 +30,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 from rollcast.wire.versions.chunks import check_chunk
 from rollcast.wire.versions.records import VerifiedVersion, state_hash, verify_announcement
 
@@ -296,7 +297,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
                 role=pb.ASSISTANT,
                 version=self._version(step),
                 peer_id=self.authority.origin.peer_id,
-                token_ids=tokens,
+                packed_ids=pack_ids(tokens),
                 loss_mask=b"\1" * len(tokens),
                 reported_logprobs=[-1000.0] * len(tokens),
                 sampler="jax-cpu",

@@ -14,6 +14,7 @@ from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 MODEL = ModelConfig(
     vocabulary_size=9, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
@@ -35,7 +36,7 @@ def tiny_row(index: int, completion: tuple[int, ...], reward: float, *versions: 
     """Return a rollout with one token a segment; ``versions`` repeats its last element."""
     made_by = [*versions, *versions[-1:] * len(completion)] or [0] * len(completion)
     segments = tuple(
-        Segment("assistant", Epoch(0), Version(version), PeerId("p"), (token,), b"\x01")
+        Segment("assistant", Epoch(0), Version(version), PeerId("p"), pack_ids((token,)), b"\x01")
         for token, version in zip(completion, made_by, strict=False)
     )
     return TrainingRow(index, index // 4, (2, 3 + index // 4), segments, 1.0, reward)

@@ -31,6 +31,7 @@ from rollcast.wire.rollouts import (
     turn_start,
     with_body,
 )
+from rollcast.wire.token_ids import pack_ids
 
 counters = st.integers(0, limits.COUNTER_MAX)
 tokens = st.lists(st.integers(0, limits.TOKEN_ID_MAX), min_size=1, max_size=8).map(tuple)
@@ -70,7 +71,7 @@ def segments(draw: st.DrawFn) -> Segment:
         epoch=Epoch(draw(counters)),
         version=Version(draw(counters)),
         peer_id=PeerId("12D3KooWpeer"),
-        token_ids=ids,
+        packed_ids=pack_ids(ids),
         loss_mask=bytes(draw(st.lists(st.integers(0, 1), min_size=len(ids), max_size=len(ids)))),
         reported_logprobs=draw(st.sampled_from([(), tuple([-0.5] * len(ids))])),
     )
@@ -123,7 +124,7 @@ def a_lease() -> pb.Lease:
 
 
 def a_rollout() -> pb.Rollout:
-    segment = Segment("assistant", Epoch(0), Version(6), PeerId("p"), (4, 5, 1), b"\1\1\1")
+    segment = Segment("assistant", Epoch(0), Version(6), PeerId("p"), pack_ids((4, 5, 1)), b"\1\1\1")
     return rollout_to_pb(Rollout(LeaseId(1), FencingToken(2), GroupId(3), 0, (segment,), "stop", 0.1))
 
 
@@ -152,7 +153,9 @@ LEASE_ATTACKS: dict[str, Callable[[pb.Lease], object]] = {
 ROLLOUT_ATTACKS: dict[str, Callable[[pb.Rollout], object]] = {
     "no segment": lambda rollout: rollout.ClearField("segments"),
     "many segments": lambda rollout: rollout.segments.extend([rollout.segments[0]] * limits.SEGMENTS_MAX),
-    "no token": lambda rollout: rollout.segments[0].ClearField("token_ids"),
+    "no token": lambda rollout: rollout.segments[0].ClearField("packed_ids"),
+    "half a token": lambda rollout: setattr(rollout.segments[0], "packed_ids", pack_ids((5, 6, 7)) + b"\0"),
+    "huge token": lambda rollout: setattr(rollout.segments[0], "packed_ids", pack_ids((5, 2**31, 7))),
     "short mask": lambda rollout: setattr(rollout.segments[0], "loss_mask", b"\1\1"),
     "odd mask": lambda rollout: setattr(rollout.segments[0], "loss_mask", b"\1\2\1"),
     "few logprobs": lambda rollout: rollout.segments[0].reported_logprobs.append(0.0),
@@ -207,7 +210,11 @@ def test_oldest_version_is_that_of_the_oldest_segment() -> None:
 
 def test_a_received_rollout_keeps_its_bytes_without_unknown_fields() -> None:
     segment = pb.Segment(
-        role=pb.ASSISTANT, peer_id="peer", token_ids=[7, 8], loss_mask=b"\1\1", reported_logprobs=[-1.0, -2.0]
+        role=pb.ASSISTANT,
+        peer_id="peer",
+        packed_ids=pack_ids([7, 8]),
+        loss_mask=b"\1\1",
+        reported_logprobs=[-1.0, -2.0],
     )
     sent = pb.Rollout(lease_id=1, segments=[segment], finish_reason=pb.STOP)
     unknown = bytes([15 << 3 | 2, 3]) + b"abc"  # field 15, three bytes
@@ -232,7 +239,7 @@ def test_an_episode_joins_the_bodies_of_its_turns_with_what_its_environment_said
 
 
 def turn_of(version: int, logprob: float) -> Segment:
-    return Segment("assistant", Epoch(0), Version(version), PeerId("p"), (5,), b"\1", (logprob,))
+    return Segment("assistant", Epoch(0), Version(version), PeerId("p"), pack_ids((5,)), b"\1", (logprob,))
 
 
 def made_rollout() -> Rollout:

@@ -11,6 +11,7 @@ from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Ver
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Rollout, Segment, received_rollout, rollout_to_pb, segment_from_pb
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.token_ids import pack_ids
 
 SHAPE = RouteShape(layers=2, experts=8, experts_per_token=2)
 CHOSEN = np.array([[[7, 0], [1, 2]], [[3, 4], [6, 5]], [[0, 1], [1, 7]]])  # 3 tokens
@@ -18,7 +19,7 @@ CHOSEN = np.array([[[7, 0], [1, 2]], [[3, 4], [6, 5]], [[0, 1], [1, 7]]])  # 3 t
 
 def uploaded(routes: bytes, tokens: tuple[int, ...] = (4, 5, 6)) -> pb.Rollout:
     mask = b"\1" * len(tokens)
-    segment = Segment("assistant", Epoch(0), Version(1), PeerId("p"), tokens, mask, routes=routes)
+    segment = Segment("assistant", Epoch(0), Version(1), PeerId("p"), pack_ids(tokens), mask, routes=routes)
     return rollout_to_pb(Rollout(LeaseId(1), FencingToken(1), GroupId(1), 0, (segment,), "stop", 1.0))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.core.decisions.issuing import issue
-from coordinator.core.decisions.rollout_checks import tokens_of_turn
+from coordinator.core.decisions.rollout_checks import packed_turn
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, AnswerUpload, CloseAttempt, DropTurns, Note, StoreTurn
 from coordinator.core.events.episode_events import (
@@ -146,10 +146,10 @@ class Episodes:
         if found is None:
             return []
         group, index, episode = found
-        said = observation("user", event.prompt_tokens) if event.prompt_tokens else None
-        problem = self._malformed(said, ())
+        problem = self._malformed(event.prompt_tokens, ())
         if problem:
             return self._failed(group, index, episode, problem, False)
+        said = observation("user", event.prompt_tokens) if event.prompt_tokens else None
         self._answered(episode)
         if not episode.turns:
             return self._go_on(group, episode, said, now)
@@ -163,12 +163,12 @@ class Episodes:
         if found is None or event.turn != found[2].answered:
             return []
         group, index, episode = found
-        tokens = event.observation_tokens
-        said = observation(event.observation_role, tokens) if tokens and not event.done else None
+        tokens = () if event.done else event.observation_tokens
         problem = "its reward is not a number" if not math.isfinite(event.reward) else ""
-        problem = problem or self._malformed(said, episode.prefix)
+        problem = problem or self._malformed(tokens, episode.prefix)
         if problem:
             return self._failed(group, index, episode, problem, False)
+        said = observation(event.observation_role, tokens) if tokens else None
         self._answered(episode)
         episode.reward += event.reward
         episode.answered += 1
@@ -189,7 +189,7 @@ class Episodes:
         if episode.truncated is not None:
             return episode.truncated
         used = tokens_of(segment for turn in episode.turns for segment in turn.segments)
-        added = 0 if said is None else len(said.token_ids)
+        added = 0 if said is None else said.token_count
         if used + added >= self._state.sampling_now.max_new_tokens:
             return "tokens"
         return "time" if episode.pending is not None and self._is_over_time(episode) else None
@@ -243,14 +243,14 @@ class Episodes:
         self._state.forecast.environment_answered(self._state.now - since)
         episode.environment_answered()
 
-    def _malformed(self, said: Segment | None, prefix: Prefix) -> str:
+    def _malformed(self, tokens: tuple[int, ...], prefix: Prefix) -> str:
         """Return why an observation cannot be one; empty if it can. Environments are ours, and still have bugs."""
         vocabulary = range(self._state.settings.vocabulary_size)
-        if said is not None and not (min(said.token_ids) in vocabulary and max(said.token_ids) in vocabulary):
+        if tokens and not (min(tokens) in vocabulary and max(tokens) in vocabulary):
             return "it answered tokens that the vocabulary lacks"
         room = self._state.sampling_now.max_new_tokens - tokens_of(prefix)
-        if not prefix and said is not None and len(said.token_ids) >= room:
-            return f"its prompt has {len(said.token_ids)} tokens, where fewer than {room} are allowed"
+        if not prefix and tokens and len(tokens) >= room:
+            return f"its prompt has {len(tokens)} tokens, where fewer than {room} are allowed"
         return ""
 
     def _find(self, episode: EpisodeId, stage: str = "") -> tuple[Group, int, Episode] | None:
@@ -275,10 +275,10 @@ def prefix_of_lease(attempt: Attempt, episode: Episode | None) -> Prefix:
     return () if episode is None else episode.prefix
 
 
-def turn_so_far(attempt: Attempt, episode: Episode | None, rollout: Rollout) -> tuple[int, ...]:
-    """Return the tokens of an uploaded rollout since the last answer of an environment."""
+def turn_so_far(attempt: Attempt, episode: Episode | None, rollout: Rollout) -> bytes:
+    """Return the packed token ids of an uploaded rollout since the last answer of an environment."""
     given = prefix_of_lease(attempt, episode) if rollout.prefix_digest else ()
-    return tokens_of_turn((*given, *rollout.segments))
+    return packed_turn((*given, *rollout.segments))
 
 
 def begin_anew(state: CoreState, group: Group, index: int, reason: Restart) -> list[Action]:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from coordinator.core.decisions.rollout_checks import malformed_rollout, tokens_of_turn, whole_of
+from coordinator.core.decisions.rollout_checks import malformed_rollout, packed_turn, whole_of
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,
@@ -324,13 +324,13 @@ def received(state: CoreState, event: RolloutReceived, now: float) -> list[Actio
     return accepted if member is None else accepted + give(state, member, now)
 
 
-def turn_so_far(state: CoreState, rollout: Rollout) -> tuple[int, ...] | None:
-    """Return the tokens of an upload since the last answer of an environment; None if it is of no evaluation."""
+def turn_so_far(state: CoreState, rollout: Rollout) -> bytes | None:
+    """Return the packed token ids of an upload since an environment last answered; None if it is of no evaluation."""
     attempt = state.evaluations.live_attempt((rollout.lease_id, rollout.sample_index))
     if attempt is None:
         return None
     before = _turns_before(state, attempt).segments if rollout.prefix_digest else ()
-    return tokens_of_turn((*before, *rollout.segments))
+    return packed_turn((*before, *rollout.segments))
 
 
 def _turns_before(state: CoreState, attempt: EvaluationAttempt) -> Turns:

@@ -73,7 +73,7 @@ def started(state: CoreState, now: float) -> list[Action]:
     # An epoch may have been recorded without what it drops: the crash came in between.
     dropped = epoch_change.drop_orphans(state)
     waiting = [
-        ScoreRollout(rollout.rollout_id, group.prompt.problem_id, rollout.completion_token_ids)
+        ScoreRollout(rollout.rollout_id, group.prompt.problem_id, rollout.packed_completion)
         for group in groups
         for rollout in group.rollouts
         if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)

@@ -27,7 +27,6 @@ from coordinator.core.decisions.rollout_checks import (
     malformed_partial,
     malformed_rollout,
     sent_past_its_end,
-    tokens_of_turn,
     unfinished,
     version_chosen,
     whole_of,
@@ -61,7 +60,7 @@ from coordinator.core.leases.episodes import Episode, EpisodeEnd
 from coordinator.core.leases.groups import Group
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
-from rollcast.wire.rollouts import Rollout, with_body
+from rollcast.wire.rollouts import Rollout, turn_start, with_body
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 
@@ -124,7 +123,7 @@ class Rollouts:
         # The age of a rollout is the step of its batch minus its oldest version; every later batch makes it older.
         if state.batches.next_step - whole.oldest_version > state.rules.gate(state.batches.next_step):
             return self._close(event, attempt, "stale")
-        state.forecast.answered(attempt, now, len(tokens_of_turn(segments)), rollout.generate_s)
+        state.forecast.answered(attempt, now, tokens_of(segments[turn_start(segments) :]), rollout.generate_s)
         newest_own = max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
         state.members.reputation(event.peer_id).generated_with(newest_own)
         if episode is not None:
@@ -252,7 +251,7 @@ class Rollouts:
         if storing.reward is not None:
             return actions + self._episode_stored(event.rollout_id, storing.reward, now)
         if group is not None:
-            score = ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids)
+            score = ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.packed_completion)
             if self._state.scoring.begin(score, now):
                 actions.append(score)
         return actions

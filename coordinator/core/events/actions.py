@@ -311,7 +311,7 @@ class ScoreRollout:
 
     rollout_id: RolloutId
     problem_id: str
-    completion_token_ids: tuple[int, ...]
+    packed_completion: bytes  # token ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class RestoredRollout:
     oldest_version: Version  # oldest version of its segments
     newest_version: Version
     scored: bool
-    completion_token_ids: tuple[int, ...]  # empty when scored
+    packed_completion: bytes  # token ids; empty when scored
     reward: float = 0.0  # when scored
     authors: frozenset[PeerId] = frozenset()  # that generated tokens of it, beside the attempt's peer
 

@@ -24,7 +24,8 @@ from typing import Literal
 
 from coordinator.core.leases.attempts import Attempt, Prefix
 from rollcast.wire.ids import EpisodeId, GroupId, PeerId, Version
-from rollcast.wire.rollouts import Segment
+from rollcast.wire.rollouts import Segment, packed_of
+from rollcast.wire.token_ids import unpack_ids
 
 Stage = Literal["opening", "ready", "storing", "stepping"]
 
@@ -62,7 +63,7 @@ class Turn:
     @property
     def token_ids(self) -> tuple[int, ...]:
         """The generated tokens."""
-        return tuple(token for segment in self.generated for token in segment.token_ids)
+        return unpack_ids(packed_of(self.generated))
 
 
 @dataclass(slots=True)

@@ -62,12 +62,12 @@ class Turns:
 
     def said(self, turn: tuple[Segment, ...], body: bytes) -> Turns:
         """Return these turns and one more, which was uploaded in ``body``."""
-        tokens = sum(len(one.token_ids) for one in turn)
+        tokens = sum(one.token_count for one in turn)
         return Turns((*self.segments, *turn), (*self.lengths, tokens), (*self.parts, body))
 
     def answered(self, answer: Segment) -> Turns:
         """Return these turns and what the environment answered."""
-        return Turns((*self.segments, answer), (*self.lengths, len(answer.token_ids)), (*self.parts, answer))
+        return Turns((*self.segments, answer), (*self.lengths, answer.token_count), (*self.parts, answer))
 
 
 NO_TURNS = Turns()

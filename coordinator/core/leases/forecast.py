@@ -153,7 +153,7 @@ class Forecast:
         if not speed.is_bound:
             self._spread.add(turnaround_s * speed.tokens_per_s / (attempt.load * self._usual_tokens))
         prefix = attempt.prefix or ()
-        given = sum(len(segment.token_ids) for segment in prefix[turn_start(prefix) :])
+        given = sum(segment.token_count for segment in prefix[turn_start(prefix) :])
         speed.add(max(1, tokens - given) * attempt.load / turnaround_s, now)
         self._turnaround_s.add(turnaround_s)
 

@@ -9,6 +9,7 @@ from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from rollcast.wire.ids import Epoch, GroupId, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import ID_BYTES
 
 _SlotKey = tuple[GroupId, int]
 _ATTEMPTS_KEPT = 3  # attempts of a slot, those with the most tokens; two of them may be live
@@ -17,7 +18,7 @@ _SEGMENTS_KEPT = SEGMENTS_MAX // 4  # in a prefix: the peer that continues it ne
 
 def tokens_of(prefix: Iterable[Segment]) -> int:
     """Return the number of tokens."""
-    return sum(len(segment.token_ids) for segment in prefix)
+    return sum(segment.token_count for segment in prefix)
 
 
 def bare(segments: Iterable[Segment]) -> Prefix:
@@ -32,10 +33,11 @@ def cut(prefix: Prefix, tokens: int) -> Prefix:
         if tokens <= 0:
             break
         part = segment
-        if len(segment.token_ids) > tokens:
-            part = replace(segment, token_ids=segment.token_ids[:tokens], loss_mask=segment.loss_mask[:tokens])
+        if segment.token_count > tokens:
+            first = segment.packed_ids[: ID_BYTES * tokens]
+            part = replace(segment, packed_ids=first, loss_mask=segment.loss_mask[:tokens])
         kept.append(part)
-        tokens -= len(part.token_ids)
+        tokens -= part.token_count
     return tuple(kept)
 
 
@@ -45,8 +47,8 @@ def joined(prefix: Prefix, more: Prefix) -> Prefix:
     for segment in more:
         last = result[-1] if result else None
         if last is not None and _kind(last) == _kind(segment):
-            tokens, mask = last.token_ids + segment.token_ids, last.loss_mask + segment.loss_mask
-            result[-1] = replace(last, token_ids=tokens, loss_mask=mask)
+            packed, mask = last.packed_ids + segment.packed_ids, last.loss_mask + segment.loss_mask
+            result[-1] = replace(last, packed_ids=packed, loss_mask=mask)
         else:
             result.append(segment)
     return tuple(result)

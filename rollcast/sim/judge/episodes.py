@@ -15,7 +15,8 @@ from coordinator.core.events.restored import Restored
 from rollcast.sim.engine import STOP_TOKEN, tokens_of
 from rollcast.sim.environment import answer, opening
 from rollcast.sim.settings import FleetSettings
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import Rollout, packed_of
+from rollcast.wire.token_ids import pack_ids, unpack_ids
 
 Key = tuple[int, int]  # lease and sample index
 Slot = tuple[int, int]  # group and sample index
@@ -117,7 +118,7 @@ class EpisodeBooks:
                 return f"turn {number} does not follow from the seed and its place"
             said, step, _ = answer(environment, number, turn.tokens, self._settings.turns_most)
             rewards += step
-        if rollout.completion_token_ids != tuple(expected):
+        if rollout.packed_completion != pack_ids(expected):
             return "its tokens are not those of its turns and its environment"
         if b"".join(segment.loss_mask for segment in rollout.segments) != bytes(masks):
             return "its loss mask is not that of the assistant's tokens"
@@ -129,8 +130,7 @@ class EpisodeBooks:
         """Compare what was acknowledged with a restarted coordinator's state; return what is lost."""
         found = {
             (int(group.group_id), index): [
-                Turn((int(one.lease_id), index), tuple(t for part in one.generated for t in part.token_ids), True)
-                for one in turns
+                Turn((int(one.lease_id), index), unpack_ids(packed_of(one.generated)), True) for one in turns
             ]
             for group in restored.groups
             for index, turns in group.turns.items()

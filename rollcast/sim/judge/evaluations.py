@@ -17,6 +17,7 @@ from rollcast.sim.engine import STOP_TOKEN, tokens_of
 from rollcast.sim.judge.verdicts import Verdicts
 from rollcast.sim.settings import FleetSettings
 from rollcast.wire.rollouts import Rollout
+from rollcast.wire.token_ids import id_count, pack_ids
 
 _SLACK_S = 60.0  # for restarts of the coordinator, calls that are lost, and polls, beyond an evaluation's deadline
 _LEASES_KEPT = 65536
@@ -140,7 +141,7 @@ def _problem(leased: _Leased, peer_id: str, rollout: Rollout) -> str:
 
 
 def _not_of_seed(seed: int, rollout: Rollout) -> str:
-    expected = tokens_of(seed, 0, len(rollout.completion_token_ids))
+    expected = tokens_of(seed, 0, id_count(rollout.packed_completion))
     if rollout.finish_reason == "stop":
         expected[-1] = STOP_TOKEN
-    return "" if tuple(expected) == rollout.completion_token_ids else "its tokens do not follow from its seed"
+    return "" if pack_ids(expected) == rollout.packed_completion else "its tokens do not follow from its seed"

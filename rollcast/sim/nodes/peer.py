@@ -55,6 +55,7 @@ from rollcast.sim.settings import EngineSettings
 from rollcast.sim.world import Ground
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import Rollout, Segment
+from rollcast.wire.token_ids import pack_ids
 from rollcast.wire.versions.records import VerifiedVersion
 
 UPLOAD_TIMEOUT_S = 20.0
@@ -399,7 +400,7 @@ def _spoiled(rollout: Rollout, random: Random) -> Rollout | Malformed:
         case 1:
             return replace(rollout, lease_id=LeaseId(max(1, rollout.lease_id - 1)))
         case 2:
-            return _with_first(rollout, replace(first, token_ids=(VOCABULARY, *first.token_ids[1:])))
+            return _with_first(rollout, replace(first, packed_ids=pack_ids((VOCABULARY, *first.token_ids[1:]))))
         case 3:
             return _with_first(rollout, replace(first, version=Version(first.version + 1000)))
         case 4:
@@ -407,7 +408,9 @@ def _spoiled(rollout: Rollout, random: Random) -> Rollout | Malformed:
         case 5:
             return _with_first(rollout, replace(first, role="tool"))
         case 6:
-            return _with_first(rollout, replace(first, token_ids=first.token_ids * 99, loss_mask=first.loss_mask * 99))
+            return _with_first(
+                rollout, replace(first, packed_ids=pack_ids(first.token_ids * 99), loss_mask=first.loss_mask * 99)
+            )
         case _:
             return Malformed(rollout.lease_id, rollout.fencing_token, rollout.sample_index)
 

@@ -9,6 +9,7 @@ from random import Random
 from coordinator.core.events.actions import ScoreRollout
 from rollcast.sim.kernel.process import Process
 from rollcast.sim.settings import FleetSettings
+from rollcast.wire.token_ids import unpack_ids
 
 _SPREAD = 0.5  # sigma of the logarithm of an item's time; rollcast/sim/validation.py assumes the same
 
@@ -51,5 +52,5 @@ class Verifiers:
 
     def _done(self, item: ScoreRollout, scored: Scored, fails: bool) -> None:
         self._busy -= 1
-        scored(item, None if fails else float(sum(item.completion_token_ids) % 2))
+        scored(item, None if fails else float(sum(unpack_ids(item.packed_completion)) % 2))
         self._begin()

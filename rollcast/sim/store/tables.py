@@ -403,7 +403,7 @@ class Tables:
                 live.append(restored)
             elif attempt.state == "filled" and attempt.rollout_id is not None:
                 stored = self._rollouts[attempt.rollout_id]
-                tokens = stored.action.rollout.completion_token_ids if stored.reward is None else ()
+                tokens = stored.action.rollout.packed_completion if stored.reward is None else b""
                 rollout = stored.action.rollout
                 made_with, scored = (rollout.oldest_version, rollout.newest_version), stored.reward is not None
                 authors = authors_of(rollout.segments)

@@ -140,12 +140,12 @@ class VersionAnnouncement(_message.Message):
     def __init__(self, record: _Optional[_Union[Signed, _Mapping]] = ..., manifests: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ..., base: _Optional[_Union[VersionAnnouncement, _Mapping]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs", "routes", "context_routes", "sampler")
+    __slots__ = ("role", "epoch", "version", "peer_id", "packed_ids", "loss_mask", "reported_logprobs", "routes", "context_routes", "sampler")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_IDS_FIELD_NUMBER: _ClassVar[int]
     LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
     REPORTED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
@@ -155,13 +155,13 @@ class Segment(_message.Message):
     epoch: int
     version: int
     peer_id: str
-    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    packed_ids: bytes
     loss_mask: bytes
     reported_logprobs: _containers.RepeatedScalarFieldContainer[float]
     routes: bytes
     context_routes: bytes
     sampler: str
-    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ..., routes: _Optional[bytes] = ..., context_routes: _Optional[bytes] = ..., sampler: _Optional[str] = ...) -> None: ...
+    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., packed_ids: _Optional[bytes] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ..., routes: _Optional[bytes] = ..., context_routes: _Optional[bytes] = ..., sampler: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "max_new_tokens", "stop_token_ids", "stop_strings")

@@ -26,7 +26,7 @@ class StopStrings:
         """
         if not all(strings):
             raise ValueError("a stop string is empty")
-        self._strings = tuple(strings)
+        self.strings = tuple(strings)
         self._decode = decode
         self._first = first
         self._reach = max((len(text.encode()) for text in strings), default=0) + _BYTES_OF_A_CHARACTER
@@ -37,7 +37,7 @@ class StopStrings:
         The first ``known`` tokens complete none. The result does not depend on how the tokens are split over calls.
         """
         start = max(self._first, known - self._reach)
-        if not self._strings or known >= len(generated) or not self._held(generated[start:]):
+        if not self.strings or known >= len(generated) or not self._held(generated[start:]):
             return None
         few, many = known, len(generated)  # held by ``many`` tokens and not by ``few``
         while many - few > 1:
@@ -51,7 +51,7 @@ class StopStrings:
 
     def _held(self, tokens: Sequence[int]) -> bool:
         text = self._decode(tokens)
-        return any(one in text for one in self._strings)
+        return any(one in text for one in self.strings)
 
 
 def stop_strings(sampling: Sampling, decode: Decode | None, first: int = 0) -> StopStrings | None:

@@ -20,6 +20,7 @@ from coordinator.stores.sqlite import Ledger
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_from_pb, rollout_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import unpack_ids
 from tests.coordinator.sample_status import sample_broadcast, sample_status
 from tests.coordinator.stored_work import batch, rollout, score
 
@@ -117,7 +118,7 @@ def test_bodies_have_their_size_and_the_right_answer() -> None:
     assert (len(rollout.completion_token_ids), rollout.lease_id, rollout.oldest_version) == (tokens, 1, 6)
     again = rollouts.body(LeasedSlot("peer", 9, 2, 3, 4, 5, tuple(tokenizer.encode("7+1="))), 6, 0.5)
     (segment,) = pb.Rollout.FromString(again).segments
-    assert tokenizer.decode(segment.token_ids).strip() == "8"
+    assert tokenizer.decode(unpack_ids(segment.packed_ids)).strip() == "8"
 
 
 def test_a_tiny_fleet_is_served_and_survives_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:

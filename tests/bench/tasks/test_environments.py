@@ -13,6 +13,7 @@ from coordinator.config.environments import GymTask
 from coordinator.tasks.environment import environment_name
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 
 GAME = Path(__file__).parents[3] / "examples" / "guessing" / "game.py"
 TASK = GymTask(kind="gym", path=f"{GAME}:Guess")
@@ -25,9 +26,9 @@ def ledger(folder: Path, *answers: str) -> None:
     problem = ["gym:0", "guess 1-7:", "", {"environment": environment_name(TASK), "seed": SEED}]
     body = pb.Rollout()
     for guess, answer in zip("567", answers, strict=False):
-        body.segments.add(role=pb.ASSISTANT, token_ids=[*TOKENIZER.encode(guess), TOKENIZER.eos_id])
-        body.segments.add(role=pb.USER, token_ids=TOKENIZER.encode(answer))
-    body.segments.add(role=pb.ASSISTANT, token_ids=[*TOKENIZER.encode("2"), TOKENIZER.eos_id])
+        body.segments.add(role=pb.ASSISTANT, packed_ids=pack_ids([*TOKENIZER.encode(guess), TOKENIZER.eos_id]))
+        body.segments.add(role=pb.USER, packed_ids=pack_ids(TOKENIZER.encode(answer)))
+    body.segments.add(role=pb.ASSISTANT, packed_ids=pack_ids([*TOKENIZER.encode("2"), TOKENIZER.eos_id]))
     prompt = TOKENIZER.encode("guess 1-7:")
     with closing(sqlite3.connect(folder / "store.sqlite")) as database, database:
         database.execute("CREATE TABLE meta (key, value)")

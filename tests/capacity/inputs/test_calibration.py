@@ -17,6 +17,7 @@ from capacity.predict.prediction import predict
 from coordinator.stores.sqlite_schema import migrate
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_ids import pack_ids
 
 RUN = {"groups_per_step": 4, "samples_per_group": 2, "staleness_limit": 4, "publish_every_steps": 1}
 
@@ -105,7 +106,7 @@ def test_a_fit_has_an_uncertainty() -> None:
 def write_run(root: Path) -> Path:
     (root / "config").mkdir(parents=True)
     (root / "config" / "coordinator.toml").write_text("[run]\nstaleness_limit = 3\n[lease]\nprefetch_s = 10.0\n")
-    segment = pb.Segment(version=2, peer_id="p", token_ids=[1, 2, 3])
+    segment = pb.Segment(version=2, peer_id="p", packed_ids=pack_ids([1, 2, 3]))
     body = pb.Rollout(segments=[segment], generate_s=9.0).SerializeToString()
     manifests = [pb.Signed(payload=pb.Manifest(size_bytes=size).SerializeToString()) for size in (4000, 1000)]
     announcement = pb.VersionAnnouncement(manifests=manifests).SerializeToString()

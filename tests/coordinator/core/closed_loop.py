@@ -36,6 +36,7 @@ from coordinator.core.events.events import (
 )
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import SAMPLING, announced, held, joined, prompt, received, rollout, settings
 
 TICK_S = 1.0
@@ -268,7 +269,9 @@ class ClosedLoop:
         if lease.lease_id not in peer.revoked:
             self._uploads += 1
             tokens = (5,) * max(1, round(took_s * peer.speed * TOKENS_A_SECOND) - 1) + (1,)
-            segment = Segment("assistant", Epoch(0), Version(version), peer.peer_id, tokens, b"\x01" * len(tokens))
+            segment = Segment(
+                "assistant", Epoch(0), Version(version), peer.peer_id, pack_ids(tokens), b"\x01" * len(tokens)
+            )
             item = replace(rollout(lease, index), segments=(segment,), generate_s=took_s)
             self.handle(received(peer.peer_id, self._uploads, item))
         self._begin(peer)

@@ -50,6 +50,7 @@ from coordinator.core.reach.holes import NAT_KINDS
 from coordinator.core.staleness.policy import LatePolicy
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core.history import History
 from tests.coordinator.core_world import announced, heartbeat, joined, prompt, received, rollout, settings, wants
 
@@ -222,7 +223,7 @@ class RandomFleet:
         epoch_of = self.core.epochs.epoch_of
         tokens = [5] * (len(versions) - 1) + [1]
         return tuple(
-            Segment("assistant", epoch_of(one), one, PeerId(peer), (token,), b"\x01")
+            Segment("assistant", epoch_of(one), one, PeerId(peer), pack_ids((token,)), b"\x01")
             for one, token in zip(versions, tokens, strict=True)
         )
 

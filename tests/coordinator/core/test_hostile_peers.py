@@ -10,6 +10,7 @@ from coordinator.core.members.fair_share import IDLE, FairShare
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, lease_from_pb, lease_to_pb
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import SAMPLING, World, announced, held, only, received, rollout, wants
 
 LONG = replace(SAMPLING, max_new_tokens=2000)
@@ -18,7 +19,9 @@ LONG = replace(SAMPLING, max_new_tokens=2000)
 def pieces(count: int, begin: int) -> tuple[Segment, ...]:
     """Segments of one token each, by turns of two samplers, so that none is joined with the one before."""
     return tuple(
-        Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5,), b"\1", sampler=f"jax-{(begin + number) % 2}")
+        Segment(
+            "assistant", Epoch(0), Version(0), PeerId("a"), pack_ids((5,)), b"\1", sampler=f"jax-{(begin + number) % 2}"
+        )
         for number in range(count)
     )
 
@@ -51,7 +54,7 @@ def test_no_peer_continues_tokens_of_a_quarantined_peer() -> None:
     world.start("a", "b")
     world.handle(wants("a", 2))
     (lease, slot), _ = world.take("a")
-    begun = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5, 6), b"\1\1")
+    begun = Segment("assistant", Epoch(0), Version(0), PeerId("a"), pack_ids((5, 6)), b"\1\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, 0, (begun,))
     world.handle(PartialReceived(PeerId("a"), part))
     told = world.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs", b"signed by a"))
@@ -98,7 +101,7 @@ def test_no_peer_continues_tokens_of_a_peer_that_sent_something_malformed() -> N
     world.handle(wants("a", 2))
     (lease, _), _ = world.take("a")
     send(world, lease, 0, 0, 1)
-    forged = Segment("assistant", Epoch(0), Version(9), PeerId("a"), (5, 6), b"\1\1")
+    forged = Segment("assistant", Epoch(0), Version(9), PeerId("a"), pack_ids((5, 6)), b"\1\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (forged,))
     assert only(world.handle(PartialReceived(PeerId("a"), part)), Penalise)
     world.handle(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))

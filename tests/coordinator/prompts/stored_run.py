@@ -10,6 +10,7 @@ from coordinator.tasks.checks.task import Problem, Score
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.stored_work import PEER, attempt, batch, group, rollout, store_rollout
 
 TOKENIZER = Tokenizer((), "0123456789")
@@ -31,7 +32,7 @@ async def stored_run(root: Path) -> RunFolder:
         if number == 4:
             (said,) = made.segments
             ids = (TOKENIZER.eos_id, *said.token_ids[1:])  # the turn before was cut off without its end
-            tool = replace(said, role="tool", token_ids=ids, loss_mask=b"\0" * len(ids))
+            tool = replace(said, role="tool", packed_ids=pack_ids(ids), loss_mask=b"\0" * len(ids))
             made = replace(made, segments=(replace(said, reported_logprobs=(-1.0,) * len(ids)), tool))
         await ledger.store_rollouts([store_rollout(number, made)])
         await ledger.record_score(RolloutId(number), Score(number / 4, number == 4, "", {"format": 0.5}))

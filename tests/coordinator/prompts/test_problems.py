@@ -27,6 +27,7 @@ from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.hub_tokenizer import HubTokenizer
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.running import Member, running
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
@@ -68,7 +69,7 @@ async def test_another_task_with_limits_that_it_fits() -> None:
         assert 5 <= max(len(example.answer_token_ids) for example in examples) <= 6
         (prompt,) = await problems.sample(1)
         answer = problems.tokenizer.encode(problems.sampled(prompt.problem_id).answer)
-        verdict = await problems.score(RolloutId(1), prompt.problem_id, [*answer, problems.tokenizer.eos_id])
+        verdict = await problems.score(RolloutId(1), prompt.problem_id, pack_ids([*answer, problems.tokenizer.eos_id]))
         assert isinstance(verdict, Scored)
         assert verdict.score.exact
     finally:
@@ -161,7 +162,7 @@ async def test_where_the_scorer_decodes_no_completion_is_decoded_on_the_loop(mon
     monkeypatch.setattr(Tokenizer, "decode", lambda *_: pytest.fail("decoded on the loop"))
     problems = Problems(SMALL, scorer, thread, asyncio.create_task(asyncio.sleep(0)), None)  # type: ignore[arg-type]
     problems._keep([Problem("p", "1+1=", "2", {})])
-    verdict = await problems.score(RolloutId(1), "p", (2, 70_000))
+    verdict = await problems.score(RolloutId(1), "p", pack_ids((2, 70_000)))
     await problems.close()
     assert verdict == Scored("rollout 1", Score(1.0, True))
     assert [one.token_ids for one in scorer.items] == [b"\x02\0\0\0\x70\x11\x01\0"]

@@ -46,6 +46,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.running import WAIT_S, Member, Running, changed, running, version
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
@@ -395,7 +396,9 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
         return SimpleNamespace(announcement=announcement) if len(searches) > 1 else None
 
     def uploads(routes: bytes) -> Messages:
-        segment = pb.Segment(role=pb.ASSISTANT, peer_id="alice", token_ids=[5], loss_mask=b"\1", routes=routes)
+        segment = pb.Segment(
+            role=pb.ASSISTANT, peer_id="alice", packed_ids=pack_ids([5]), loss_mask=b"\1", routes=routes
+        )
         upload = pb.RolloutUpload(rollouts=[pb.Rollout(segments=[segment], finish_reason=pb.STOP)])
         sent = iter((upload.SerializeToString(), grpc.aio.EOF))
         return Messages(

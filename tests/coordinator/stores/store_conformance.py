@@ -275,14 +275,14 @@ class StoreConformance(ABC):
         store.record_batch(batch(0, 1))
         again = await self.opened_again(store, tmp_path)
         prompts = {number: Prompt(f"sum:{number}", PROMPT, f'{{"next":{number}}}') for number in range(1, 6)}
-        tokens, by = rollout(3).completion_token_ids, authors_of(rollout(3).segments)
+        tokens, by = rollout(3).packed_completion, authors_of(rollout(3).segments)
         assert by
         assert await again.open_groups() == [
             RestoredGroup(
                 GroupId(2),
                 prompts[2],
                 (),
-                (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, (), 0.2, by),),
+                (RestoredRollout(RolloutId(2), live(2), Version(3), Version(3), True, b"", 0.2, by),),
             ),
             RestoredGroup(
                 GroupId(3),

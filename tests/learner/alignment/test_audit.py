@@ -23,12 +23,15 @@ from learner.training.packing import PackedBatch, TrainingRow, pack
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 BOUND = 0.01
 
 
 def segment(peer: str, tokens: int = 2, sampler: str = "jax-cpu") -> Segment:
-    return Segment("assistant", Epoch(0), Version(0), PeerId(peer), (3,) * tokens, b"\1" * tokens, sampler=sampler)
+    return Segment(
+        "assistant", Epoch(0), Version(0), PeerId(peer), pack_ids((3,) * tokens), b"\1" * tokens, sampler=sampler
+    )
 
 
 def batch(*segments: tuple[Segment, ...], shared: bool = False) -> tuple[list[TrainingRow], PackedBatch]:

@@ -14,12 +14,13 @@ from learner.training.packing import PackedBatch, TrainingRow, pack
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 REPORTS = (-1.0, -300.0, 4.0)
 
 
 def segment(version: int, reported: tuple[float, ...] = REPORTS, mask: bytes = b"\1\1\1") -> Segment:
-    return Segment("assistant", Epoch(0), Version(version), PeerId("p"), (3, 4, 5), mask, reported)
+    return Segment("assistant", Epoch(0), Version(version), PeerId("p"), pack_ids((3, 4, 5)), mask, reported)
 
 
 def batch(*segments: tuple[Segment, ...]) -> tuple[list[TrainingRow], PackedBatch]:

@@ -12,12 +12,13 @@ from learner.objective.config import ObjectiveConfig
 from learner.training.packing import TrainingRow, pack
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 HONEST, OFF = PeerId("honest"), PeerId("off")
 
 
 def segment(peer: PeerId, reported: tuple[float, ...], mask: bytes = b"\1\1\1") -> Segment:
-    return Segment("assistant", Epoch(0), Version(0), peer, (3, 4, 5), mask, reported)
+    return Segment("assistant", Epoch(0), Version(0), peer, pack_ids((3, 4, 5)), mask, reported)
 
 
 def row(number: int, *segments: Segment) -> TrainingRow:

@@ -12,6 +12,7 @@ from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.learner.tiny import CONFIG, MODEL
 
 CHECK = SamplingCheckConfig()
@@ -73,7 +74,7 @@ def rollouts(trainer: Trainer, sampler: Sampler, peer: PeerId, first_seed: int) 
     rows = []
     for number, made in enumerate(sampler.generate(trainer.params(), asked, sampling, greedy)):
         tokens = made.token_ids
-        segment = Segment("assistant", Epoch(0), Version(0), peer, tokens, b"\1" * len(tokens), made.logprobs)
+        segment = Segment("assistant", Epoch(0), Version(0), peer, pack_ids(tokens), b"\1" * len(tokens), made.logprobs)
         rows.append(TrainingRow(first_seed + number, 0, asked[number].prompt_token_ids, (segment,), 1.0, number % 2))
     return rows
 
@@ -104,7 +105,7 @@ def statistics(packed: PackedBatch, logprob: float, entropy: float, variance: fl
 
 
 def row(number: int, peer: PeerId, mask: bytes = b"\1\1\0") -> TrainingRow:
-    segment = Segment("assistant", Epoch(0), Version(0), peer, (3, 4, 5), mask)
+    segment = Segment("assistant", Epoch(0), Version(0), peer, pack_ids((3, 4, 5)), mask)
     return TrainingRow(number, 0, (7, 8), (segment,), 1.0, float(number))
 
 

@@ -11,6 +11,7 @@ from learner.objective.config import ObjectiveConfig
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 BOUND = 0.01
 SEED = (1 << 63) + 12345
@@ -18,7 +19,15 @@ SEED = (1 << 63) + 12345
 
 def rows_of(*numbers: int) -> tuple[list[TrainingRow], PackedBatch]:
     segments = tuple(
-        Segment("assistant", Epoch(0), Version(version), PeerId(peer), tokens, b"\1" * len(tokens), sampler="jax-cpu")
+        Segment(
+            "assistant",
+            Epoch(0),
+            Version(version),
+            PeerId(peer),
+            pack_ids(tokens),
+            b"\1" * len(tokens),
+            sampler="jax-cpu",
+        )
         for version, peer, tokens in ((3, "a", (4, 5)), (4, "b", (6, 1)))
     )
     rows = [TrainingRow(number, 0, (2, 3), segments, 1.0, 0.0, SEED) for number in numbers]

@@ -20,6 +20,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import ENVIRONMENT, Segment, segment_to_pb
+from rollcast.wire.token_ids import pack_ids
 
 RULES = BatchRules(3, groups_per_step=1, samples_per_group=1, vocabulary_size=32, row_tokens=8)
 CHEATED = 7  # the token that no seed gives
@@ -53,7 +54,15 @@ class Retained:
 
 def rollout(number: int, *parts: tuple[int, tuple[int, ...]], peer: str = "a", sampler: str = "jax-cpu") -> Any:
     segments = [
-        Segment("assistant", Epoch(0), Version(version), PeerId(peer), tokens, b"\1" * len(tokens), sampler=sampler)
+        Segment(
+            "assistant",
+            Epoch(0),
+            Version(version),
+            PeerId(peer),
+            pack_ids(tokens),
+            b"\1" * len(tokens),
+            sampler=sampler,
+        )
         for version, tokens in parts
     ]
     return pb.TrainingRollout(
@@ -107,5 +116,5 @@ def test_a_malformed_one_is_an_error_of_the_coordinator(tmp_path: Path) -> None:
 
 def test_what_an_environment_said_is_nobodys_work(tmp_path: Path) -> None:
     said = rollout(1, (3, (4, 5)))
-    said.segments.append(segment_to_pb(Segment("tool", Epoch(0), Version(0), ENVIRONMENT, (6,), b"\0")))
+    said.segments.append(segment_to_pb(Segment("tool", Epoch(0), Version(0), ENVIRONMENT, pack_ids((6,)), b"\0")))
     assert [(one.peer_id, one.tokens) for one in judge(tmp_path, said)] == [("a", 2)]

@@ -35,6 +35,7 @@ from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 MODEL = ModelConfig(
     vocabulary_size=12, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
@@ -305,7 +306,14 @@ def stream_batch(step: int) -> PackedBatch:
             group_id=index // 4,
             prompt_token_ids=tuple(random.integers(2, 12, 5).tolist()),
             segments=(
-                Segment("assistant", Epoch(0), Version(0), PeerId("p"), tuple(random.integers(2, 12, 3)), b"\1\1\1"),
+                Segment(
+                    "assistant",
+                    Epoch(0),
+                    Version(0),
+                    PeerId("p"),
+                    pack_ids(tuple(random.integers(2, 12, 3))),
+                    b"\1\1\1",
+                ),
             ),
             temperature=1.0,
             reward=float(random.integers(0, 2)),

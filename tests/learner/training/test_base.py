@@ -21,6 +21,7 @@ from rollcast.policy.snapshot import freeze, thaw, views, without_codes
 from rollcast.policy.stacking import stacked
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Sampling, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.learner.tiny import CONFIG, MODEL, copied_state, tiny_batch
 
 MODEL_OF_CODES = adapted(MODEL.model_copy(update={"precision": "fp8"}), LoraConfig(rank=2, alpha=4.0))
@@ -184,7 +185,7 @@ def test_rollouts_of_a_version_with_noise_are_scored_with_its_own_scales() -> No
 
 
 def segment_of(tokens: tuple[int, ...]) -> Segment:
-    return Segment("assistant", Epoch(0), Version(5), PeerId("p"), tokens, b"\1" * len(tokens))
+    return Segment("assistant", Epoch(0), Version(5), PeerId("p"), pack_ids(tokens), b"\1" * len(tokens))
 
 
 def test_each_version_has_noise_of_its_own_and_the_trained_policy_none() -> None:

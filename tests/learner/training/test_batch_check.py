@@ -14,6 +14,7 @@ from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.token_ids import pack_ids
 
 RULES = BatchRules(staleness_limit=2, groups_per_step=2, samples_per_group=2, vocabulary_size=10, row_tokens=8)
 
@@ -22,7 +23,11 @@ STEP = 7
 
 def segment(version: int, tokens: int) -> pb.Segment:
     return pb.Segment(
-        role=pb.ASSISTANT, version=version, peer_id="p", token_ids=range(1, tokens + 1), loss_mask=b"\1" * tokens
+        role=pb.ASSISTANT,
+        version=version,
+        peer_id="p",
+        packed_ids=pack_ids(range(1, tokens + 1)),
+        loss_mask=b"\1" * tokens,
     )
 
 
@@ -203,7 +208,7 @@ def test_invalid_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
 
 
 def test_an_episode_is_as_old_as_its_oldest_assistant_segment_and_trains_on_no_other() -> None:
-    said = pb.Segment(role=pb.TOOL, peer_id="environment", token_ids=[1, 2], loss_mask=b"\0\0")
+    said = pb.Segment(role=pb.TOOL, peer_id="environment", packed_ids=pack_ids([1, 2]), loss_mask=b"\0\0")
     rollouts = batch()
     rollouts[0].segments.insert(1, said)
     (row, *_) = check_batch(rollouts, STEP, RULES, TrainedIds())

@@ -22,12 +22,13 @@ from rollcast.policy.params import Params
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment, SegmentRole
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.token_ids import pack_ids
 from tests.learner.tiny import TIME, tiny_batch
 
 
 def segment(tokens: tuple[int, ...], version: int, role: SegmentRole = "assistant") -> Segment:
     trained = b"\x01" if role == "assistant" else b"\x00"
-    return Segment(role, Epoch(0), Version(version), PeerId("p"), tokens, trained * len(tokens))
+    return Segment(role, Epoch(0), Version(version), PeerId("p"), pack_ids(tokens), trained * len(tokens))
 
 
 def row(rollout_id: int, *segments: Segment, reward: float = 0.0, group_id: int = 0) -> TrainingRow:

@@ -18,6 +18,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, initial_params
 from rollcast.wire.ids import PeerId
 from rollcast.wire.rollouts import Sampling, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.peer.engines.test_jax_engine import jax_version
 
 TWO_LAYERS = ModelConfig(
@@ -75,7 +76,7 @@ def training_row(number: int, slices: Sequence[CompletionSlice]) -> TrainingRow:
             one.epoch,
             one.version,
             PeerId("p"),
-            one.token_ids,
+            pack_ids(one.token_ids),
             b"\1" * 4,
             one.logprobs,
             one.routes,

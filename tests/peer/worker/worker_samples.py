@@ -20,6 +20,7 @@ from peer.worker.events import (
 )
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, LeaseKind, Rollout, Sampling, Segment, Slot
+from rollcast.wire.token_ids import pack_ids
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=8, stop_token_ids=(1,))
 SLICE = 10  # tokens
@@ -79,7 +80,7 @@ def accept(items: tuple[Rollout, ...]) -> tuple[Verdict, ...]:
 
 def segment(tokens: tuple[int, ...], version: int = 0, *, epoch: int = 0, peer: PeerId = PEER) -> Segment:
     mask, logprobs = b"\1" * len(tokens), (-0.5,) * len(tokens)
-    return Segment("assistant", Epoch(epoch), Version(version), peer, tokens, mask, logprobs)
+    return Segment("assistant", Epoch(epoch), Version(version), peer, pack_ids(tokens), mask, logprobs)
 
 
 def rollout(

@@ -14,6 +14,7 @@ from rollcast.sim.kernel.trace import Trace
 from rollcast.sim.scenario import standard
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot
+from rollcast.wire.token_ids import pack_ids
 
 FLEET = standard(0)
 KEY = EvaluationKey("held_out", Version(4), problems=1, samples=1, seed=7)
@@ -35,7 +36,7 @@ LEASE = LeaseGrant(
 
 def rollout(*, version: int = 4, seed: int = SEED) -> Rollout:
     tokens = tuple(tokens_of(seed, 0, 4))
-    segment = Segment("assistant", Epoch(0), Version(version), A, tokens, b"\1" * 4)
+    segment = Segment("assistant", Epoch(0), Version(version), A, pack_ids(tokens), b"\1" * 4)
     return Rollout(LEASE.lease_id, LEASE.fencing_token, LEASE.group_id, 0, (segment,), "length", 1.0)
 
 

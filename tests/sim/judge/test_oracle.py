@@ -11,6 +11,7 @@ from rollcast.sim.scenario import realistic, standard
 from rollcast.sim.settings import FleetSettings
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot
+from rollcast.wire.token_ids import pack_ids
 
 ENDED_S = 1000.0  # the last fault
 FLEET = realistic(10)
@@ -115,7 +116,7 @@ def test_a_prefix_that_a_peer_generated_itself_is_no_older_version_of_its_own() 
     oracle = judge(standard(0))
 
     def answered(lease: int, prefix: tuple[Segment, ...], *versions: int) -> bool:
-        own = tuple(Segment("assistant", Epoch(0), Version(one), PEER, (5,), b"\1") for one in versions)
+        own = tuple(Segment("assistant", Epoch(0), Version(one), PEER, pack_ids((5,)), b"\1") for one in versions)
         ids = LeaseId(lease), FencingToken(lease), GroupId(lease)
         grant = LeaseGrant(*ids, (2,), (Slot(0, 7, prefix),), Sampling(1.0, 8, (1,)), 10.0, Epoch(0), Version(0))
         issued = RecordAttempt(*ids, 0, 7, PEER)
@@ -124,7 +125,7 @@ def test_a_prefix_that_a_peer_generated_itself_is_no_older_version_of_its_own() 
         oracle.coordinator_handled(WorkRequested(PEER, 1), [StoreRollout(RolloutId(lease), PEER, rollout)], lease)
         return any(one.rule == "version" for one in oracle.violations)
 
-    before = (Segment("assistant", Epoch(0), Version(2), PEER, (4,), b"\1"),)
+    before = (Segment("assistant", Epoch(0), Version(2), PEER, pack_ids((4,)), b"\1"),)
     assert not answered(1, (), 3)
     assert not answered(2, before, 3)
     assert answered(3, before, 2)

@@ -117,7 +117,7 @@ def test_more_groups_are_kept_in_flight_where_many_are_dropped() -> None:
 def test_groups_that_were_ready_before_a_restart_are_reviewed_again() -> None:
     def stored(number: int, group: int, index: int, reward: float) -> RestoredRollout:
         attempt = RestoredAttempt(LeaseId(group), FencingToken(group), index, PEER)
-        return RestoredRollout(RolloutId(number), attempt, Version(0), Version(0), True, (), reward)
+        return RestoredRollout(RolloutId(number), attempt, Version(0), Version(0), True, b"", reward)
 
     restored = Restored(
         incarnation=2,

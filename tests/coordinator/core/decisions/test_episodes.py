@@ -35,6 +35,7 @@ from coordinator.core.events.restored import RestoredAttempt, RestoredGroup, Res
 from rollcast.wire.ids import EpisodeId, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, observation, prefix_digest
+from rollcast.wire.token_ids import pack_ids, unpack_ids
 from tests.coordinator.core_world import (
     World,
     announced,
@@ -132,7 +133,7 @@ def test_an_episode_is_its_turns_and_what_the_environment_says_and_is_trained_wh
         *(("user", b"\0"), ("assistant", b"\1\1"), ("tool", b"\0\0"), ("assistant", b"\1\1"))
     ]
     body = pb.Rollout.FromString(stored.rollout.body)
-    assert [tuple(one.token_ids) for one in body.segments] == [(9,), (5, 1), SAID, (5, 1)]
+    assert [unpack_ids(one.packed_ids) for one in body.segments] == [(9,), (5, 1), SAID, (5, 1)]
     assert only(ended, CloseEpisode)[0].reason == "done"
     counts = here.core.state.accounts
     assert (counts.issued, counts.turns, counts.open, counts.accepted) == (2, 1, 1, 1)
@@ -305,7 +306,7 @@ def test_an_episode_whose_oldest_turn_is_too_old_begins_anew_before_another_turn
 
 def restored(pending: bool) -> Restored:
     """Return a group with one stored turn; ``pending``: its environment had not answered at the crash."""
-    generated = Segment("assistant", first_epoch(), Version(0), PeerId("a"), (5, 1), b"\1\1")
+    generated = Segment("assistant", first_epoch(), Version(0), PeerId("a"), pack_ids((5, 1)), b"\1\1")
     turn = RestoredTurn(LeaseId(1), PeerId("a"), None, (generated,), b"")
     live = RestoredAttempt(LeaseId(1 if pending else 2), LeaseId(1 if pending else 2), 0, PeerId("a"))  # type: ignore[arg-type]
     group = RestoredGroup(GroupId(1), replace(prompt(0), environment="guess"), (live,), (), {0: (turn,)})

@@ -28,6 +28,7 @@ from coordinator.core.events.events import (
 from coordinator.core.events.restored import RestoredAttempt, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import (
     World,
     announced,
@@ -61,7 +62,7 @@ def published(*versions: int) -> World:
 
 
 def segment(epoch: int, version: int, peer: str = "a", token: int = 1) -> Segment:
-    return Segment("assistant", Epoch(epoch), Version(version), PeerId(peer), (token,), b"\x01")
+    return Segment("assistant", Epoch(epoch), Version(version), PeerId(peer), pack_ids((token,)), b"\x01")
 
 
 def test_versions_continue_above_the_highest_published_and_the_answer_is_durable() -> None:
@@ -237,7 +238,7 @@ def test_a_version_of_the_epoch_before_is_announced_in_vain() -> None:
 def test_a_crash_between_the_record_and_what_it_drops_is_repaired_at_the_start() -> None:
     def stored(number: int, index: int, version: int) -> RestoredRollout:
         came_from = RestoredAttempt(LeaseId(1), FencingToken(1), index, A)
-        return RestoredRollout(RolloutId(number), came_from, Version(0), Version(version), False, (5,))
+        return RestoredRollout(RolloutId(number), came_from, Version(0), Version(version), False, pack_ids((5,)))
 
     restored = Restored(
         incarnation=1,
@@ -253,7 +254,7 @@ def test_a_crash_between_the_record_and_what_it_drops_is_repaired_at_the_start()
     core = CoordinatorCore(core_settings(staleness_limit=8), restored)
     assert core.handle(Started(), 0.0) == [
         CloseAttempt(LeaseId(1), 1, "rolled_back"),
-        ScoreRollout(RolloutId(1), "problem-1", (5,)),
+        ScoreRollout(RolloutId(1), "problem-1", pack_ids((5,))),
     ]
     assert core.handle(asked(1, 0, 0), 0.0) == [AnswerEpoch(1, Epoch(1), Step(3))]
     core.validate()

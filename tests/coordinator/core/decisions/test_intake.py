@@ -37,6 +37,7 @@ from coordinator.core.events.events import (
 )
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, announced, held, joined, only, received, rollout, wants
 
 
@@ -63,7 +64,7 @@ def test_a_rollout_is_stored_then_acknowledged_then_scored() -> None:
     assert handle(world, received("a", 1, item)) == [StoreRollout(RolloutId(1), PeerId("a"), item)]
     assert handle(world, RolloutStored(RolloutId(1))) == [
         answer(1, lease, 0),
-        ScoreRollout(RolloutId(1), "problem-0", (5, 1)),
+        ScoreRollout(RolloutId(1), "problem-0", pack_ids((5, 1))),
     ]
     assert handle(world, RolloutScored(RolloutId(1), 1.0)) == []
     assert world.core.status(0.0).rollouts.accepted == 1
@@ -172,7 +173,7 @@ def segment(**changes: Any) -> Segment:
         Epoch(changes.get("epoch", 0)),
         Version(changes.get("version", 0)),
         PeerId(changes.get("peer", "a")),
-        changes.get("token_ids", (changes.get("token", 5),) * tokens),
+        pack_ids(changes.get("token_ids", (changes.get("token", 5),) * tokens)),
         changes.get("mask", b"\1" * tokens),
     )
 
@@ -299,7 +300,7 @@ A = PeerId("a")
 
 
 def completion(*tokens: int, peer: str = "a", version: int = 0) -> Segment:
-    return Segment("assistant", Epoch(0), Version(version), PeerId(peer), tokens, b"\1" * len(tokens))
+    return Segment("assistant", Epoch(0), Version(version), PeerId(peer), pack_ids(tokens), b"\1" * len(tokens))
 
 
 def leased_world() -> World:

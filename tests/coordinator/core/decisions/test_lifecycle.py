@@ -17,6 +17,7 @@ from coordinator.core.events.events import BatchRequested, RolloutScored, Starte
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, held, joined, only, prompt, received, rollout, settings, wants
 
 A, B = PeerId("a"), PeerId("b")
@@ -27,7 +28,7 @@ def attempt(lease: int, index: int, peer: PeerId = A) -> RestoredAttempt:
 
 
 def stored(number: int, of: RestoredAttempt, *, scored: bool) -> RestoredRollout:
-    return RestoredRollout(RolloutId(number), of, Version(0), Version(0), scored, () if scored else (5, 1))
+    return RestoredRollout(RolloutId(number), of, Version(0), Version(0), scored, b"" if scored else pack_ids((5, 1)))
 
 
 RESTORED = Restored(
@@ -56,7 +57,7 @@ def restarted() -> World:
 
 def test_open_groups_continue_and_unscored_rollouts_are_scored() -> None:
     world = restarted()
-    assert world.handle(Started()) == [ScoreRollout(RolloutId(2), "problem-1", (5, 1))]
+    assert world.handle(Started()) == [ScoreRollout(RolloutId(2), "problem-1", pack_ids((5, 1)))]
     world.handle(RolloutScored(RolloutId(2), 1.0))
     for name in ("a", "b"):
         world.handle(joined(name))

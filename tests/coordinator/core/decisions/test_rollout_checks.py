@@ -12,6 +12,7 @@ from coordinator.core.events.actions import CloseAttempt, Penalise, StoreRollout
 from coordinator.core.events.events import PartialReceived, PeerLeft
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, received, rollout, wants
 
 
@@ -30,7 +31,9 @@ def lease_for(here: World, peer: str = "a", slots: int = 1) -> LeaseGrant:
 
 
 def segment(version: int, *tokens: int, peer: str = "a") -> Segment:
-    return Segment("assistant", Epoch(0), Version(version), PeerId(peer), tokens or (5, 1), b"\1" * (len(tokens) or 2))
+    return Segment(
+        "assistant", Epoch(0), Version(version), PeerId(peer), pack_ids(tokens or (5, 1)), b"\1" * (len(tokens) or 2)
+    )
 
 
 def refused_for(here: World, lease: LeaseGrant, *segments: Segment) -> list[str]:

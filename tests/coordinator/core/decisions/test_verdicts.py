@@ -20,6 +20,7 @@ from coordinator.core.events.actions import (
 from coordinator.core.events.events import RolloutScored, RolloutStored, ScoringFailed, Tick
 from coordinator.core.leases.scoring_book import ATTEMPTS_MAX, SCORES_TO_RESUME, VERDICTS_LEAST
 from rollcast.wire.ids import RolloutId
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, only, received, rollout, wants
 
 
@@ -71,7 +72,7 @@ def test_a_failure_is_retried_and_is_no_reward() -> None:
     actions = scoring.fail(1)
     assert actions == [
         Note("scoring_failed", "rollout 1", "timeout: too slow"),
-        ScoreRollout(RolloutId(1), "problem-0", (5, 1)),
+        ScoreRollout(RolloutId(1), "problem-0", pack_ids((5, 1))),
     ]
     assert scoring.rewards() == [None, None]
     scoring.handle(RolloutScored(RolloutId(1), 1.0))

@@ -6,6 +6,7 @@ from coordinator.core.events.actions import CloseAttempt, Penalise, RevokeLeases
 from coordinator.core.events.events import LeasesReturned, PartialReceived, PeerLeft, Tick
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, heartbeat, held, joined, only, received, rollout, wants
 
 A, B = PeerId("a"), PeerId("b")
@@ -130,7 +131,9 @@ def test_goodbye_ends_leases_at_once_and_the_deadline_in_the_end() -> None:
 
 def test_a_second_peer_continues_the_tokens_that_the_first_sent() -> None:
     made, lease = world()
-    drawn = Segment("assistant", lease.epoch, made.core.newest_version or lease.oldest_useful_version, A, (5,), b"\1")
+    drawn = Segment(
+        "assistant", lease.epoch, made.core.newest_version or lease.oldest_useful_version, A, pack_ids((5,)), b"\1"
+    )
     part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (drawn,))
     lie = replace(part, segments=(replace(drawn, peer_id=B),))
     assert [type(one) for one in made.handle(PartialReceived(A, lie))] == [Penalise]
@@ -142,7 +145,7 @@ def test_a_second_peer_continues_the_tokens_that_the_first_sent() -> None:
     made.handle(wants("b", 2))
     (first, _), (second, slot) = made.take("b")
     assert [one.prefix for one in first.slots] == [(), (drawn,)]
-    own = Segment("assistant", drawn.epoch, drawn.version, B, (6, 1), b"\1\1")
+    own = Segment("assistant", drawn.epoch, drawn.version, B, pack_ids((6, 1)), b"\1\1")
     item = rollout(second, slot.sample_index, peer="b", segments=(drawn, own))
     assert only(made.handle(received("b", 1, item)), StoreRollout) != []
     assert made.core._state.partials.tokens == 0
@@ -151,7 +154,7 @@ def test_a_second_peer_continues_the_tokens_that_the_first_sent() -> None:
 def test_an_interrupted_rollout_is_a_last_part() -> None:
     made, lease = world()
     item = rollout(lease, 0, finish_reason="interrupted")
-    beginning = replace(item.segments[0], token_ids=(5,), loss_mask=b"\1")
+    beginning = replace(item.segments[0], packed_ids=pack_ids((5,)), loss_mask=b"\1")
     closed = only(made.handle(received("a", 1, replace(item, segments=(beginning,)))), CloseAttempt)
     assert closed == [CloseAttempt(lease.lease_id, 0, "returned")]
     made.handle(wants("b", 1))

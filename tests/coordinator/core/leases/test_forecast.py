@@ -11,6 +11,7 @@ from coordinator.core.leases.batches import Usefulness
 from coordinator.core.leases.forecast import LENGTHS_NEEDED, Forecast, _Sorted
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -51,7 +52,7 @@ def test_a_peer_that_ends_its_long_rollouts_last_is_not_slow() -> None:
 
 
 def test_only_what_an_attempt_generated_itself_counts_for_its_peers_speed() -> None:
-    given = Segment("assistant", Epoch(0), Version(0), B, (2,) * 60, b"\x01" * 60)
+    given = Segment("assistant", Epoch(0), Version(0), B, pack_ids((2,) * 60), b"\x01" * 60)
     forecast = measured([10.0] * 40)
     for _ in range(16):
         forecast.answered(replace(attempt(B), prefix=(given,)), 4.0, 100)

@@ -16,6 +16,7 @@ from coordinator.core.leases.partials import Partials, bare, cut, joined, tokens
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import prompt
 
 A, B = PeerId("a"), PeerId("b")
@@ -146,7 +147,7 @@ GROUP = GroupId(1)
 
 
 def segment(*tokens: int, peer: str = "a", version: int = 0) -> Segment:
-    return Segment("assistant", Epoch(0), Version(version), PeerId(peer), tokens, b"\1" * len(tokens))
+    return Segment("assistant", Epoch(0), Version(version), PeerId(peer), pack_ids(tokens), b"\1" * len(tokens))
 
 
 def attempt(lease: int = 1, *, peer: str = "a", prefix: Prefix | None = ()) -> Attempt:
@@ -223,7 +224,7 @@ def test_the_peer_that_sends_most_evicts_its_own_tokens_and_not_those_of_others(
 
 
 def test_evidence_is_no_part_of_a_prefix() -> None:
-    one = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5,), b"\1", (float("nan"),))
+    one = Segment("assistant", Epoch(0), Version(0), PeerId("a"), pack_ids((5,)), b"\1", (float("nan"),))
     assert bare((one,)) == (segment(5),)
 
 

@@ -41,6 +41,7 @@ from coordinator.core.events.events import (
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import Epoch, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import announced, heartbeat, held, joined, prompt, received, rollout, settings, wants
 
 PEERS = ("a", "b", "c")
@@ -98,7 +99,7 @@ class Book:
 
     def _rollout(self, rollout_id: RolloutId, one: Rollout) -> RestoredRollout:
         made_by = _attempt(self.attempts[self._key(one)])
-        tokens = () if rollout_id in self.scored else one.completion_token_ids
+        tokens = b"" if rollout_id in self.scored else one.packed_completion
         versions = (one.oldest_version, one.newest_version)
         return RestoredRollout(rollout_id, made_by, *versions, rollout_id in self.scored, tokens)
 
@@ -236,7 +237,7 @@ class Leases(RuleBasedStateMachine):
         for lease, slot in list(self.granted[name].values())[:1]:
             position = sum(len(one.token_ids) for one in slot.prefix)
             if name in self.here and position < 2:
-                drawn = Segment("assistant", Epoch(0), Version(self.newest), PeerId(name), (5,), b"\1")
+                drawn = Segment("assistant", Epoch(0), Version(self.newest), PeerId(name), pack_ids((5,)), b"\1")
                 part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, position, (drawn,))
                 self.handle(PartialReceived(PeerId(name), part))
 
@@ -244,7 +245,7 @@ class Leases(RuleBasedStateMachine):
     def upload(self, name: str, *, interrupted: bool, again: bool) -> None:
         for key, (lease, slot) in list(self.granted[name].items())[:2]:
             item = rollout(lease, slot.sample_index, version=self.newest, peer=name)
-            own = replace(item.segments[0], token_ids=(6,) if interrupted else (6, 1))
+            own = replace(item.segments[0], packed_ids=pack_ids((6,) if interrupted else (6, 1)))
             own = replace(own, loss_mask=b"\1" * len(own.token_ids))
             reason: FinishReason = "interrupted" if interrupted else "stop"
             item = replace(item, segments=(*slot.prefix, own), finish_reason=reason)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from coordinator.core.events.actions import ScoreRollout
 from coordinator.core.leases.scoring_book import PROBE_MOST_S, VERDICTS_KEPT, VERDICTS_LEAST, Pending, ScoringBook
 from rollcast.wire.ids import RolloutId
+from rollcast.wire.token_ids import pack_ids
 
 
 def pending(book: ScoringBook, number: int) -> Pending:
-    book.begin(ScoreRollout(RolloutId(number), "p", (1,)), 0.0)
+    book.begin(ScoreRollout(RolloutId(number), "p", pack_ids((1,))), 0.0)
     found = book.get(RolloutId(number))
     assert found is not None
     return found

@@ -15,13 +15,14 @@ from coordinator.core.leases.stages import LengthStage, StageBook
 from coordinator.core.status.status import Status
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Step, Version
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, announced, held, only, received, rollout, wants
 
 STAGES = (LengthStage("short", 0, 2), LengthStage("long", 1, 4))
 
 
 def completion(*tokens: int, version: int = 0) -> Segment:
-    return Segment("assistant", Epoch(0), Version(version), PeerId("a"), tokens, b"\1" * len(tokens))
+    return Segment("assistant", Epoch(0), Version(version), PeerId("a"), pack_ids(tokens), b"\1" * len(tokens))
 
 
 def status_of(world: World) -> Status:

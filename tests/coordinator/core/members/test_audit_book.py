@@ -15,6 +15,7 @@ from coordinator.core.events.operator_events import PeerEnabled
 from coordinator.core.members.audit_book import ACCUSED_P, BEYOND_P, WINDOW_TOKENS, AuditBook, AuditRecord, Verdicts
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, Slot
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, announced, held, joined, only, rollout, wants
 
 
@@ -118,7 +119,7 @@ def test_a_convicted_identity_loses_its_leases_and_its_untrained_rollouts() -> N
 
 
 def part(peer: str, *tokens: int) -> Segment:
-    return Segment("assistant", Epoch(0), Version(0), PeerId(peer), tokens, b"\1" * len(tokens))
+    return Segment("assistant", Epoch(0), Version(0), PeerId(peer), pack_ids(tokens), b"\1" * len(tokens))
 
 
 def continued_by_b() -> tuple[World, LeaseGrant, Slot]:

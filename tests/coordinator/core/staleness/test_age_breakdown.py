@@ -13,13 +13,16 @@ from coordinator.core.events.restored import RestoredAttempt, RestoredGroup, Res
 from coordinator.core.staleness.age_breakdown import PARTS, AgeBreakdown, Split
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import World, announced, heartbeat, held, prompt, received, wants
 
 A = PeerId("a")
 
 
 def made(lease: int, *, generate_s: float = 2.0, versions: tuple[int, ...] = (3,)) -> Rollout:
-    segments = tuple(Segment("assistant", Epoch(0), Version(version), A, (5,), b"\x01") for version in versions)
+    segments = tuple(
+        Segment("assistant", Epoch(0), Version(version), A, pack_ids((5,)), b"\x01") for version in versions
+    )
     return Rollout(LeaseId(lease), FencingToken(lease), GroupId(1), 0, segments, "stop", generate_s)
 
 
@@ -120,7 +123,7 @@ def test_sums_and_open_rollouts_continue_after_a_restart() -> None:
     before = Split((1.0, 2.0, 3.0, 4.0, 5.0), 2, 1, 7)
     assert Split.from_json(before.to_json()) == before
     came_from = RestoredAttempt(LeaseId(1), FencingToken(1), 0, A)
-    rollout = RestoredRollout(RolloutId(1), came_from, Version(3), Version(3), True, ())
+    rollout = RestoredRollout(RolloutId(1), came_from, Version(3), Version(3), True, b"")
     scenario = Story(before=before.to_json(), groups=(RestoredGroup(GroupId(1), prompt(1), (), (rollout,)),))
     assert scenario.batch(1.0, 5, 1) == Split(unknown=1, age_steps=2)
     assert scenario.ledger.total.unknown == 2
