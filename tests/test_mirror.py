@@ -60,7 +60,6 @@ RUN_BY = {
     "coordinator/ledger/sql_facts.py": "tests/coordinator/stores/test_sqlite.py",
     "coordinator/ledger/sql_store.py": "tests/coordinator/stores/test_sqlite.py",
     "coordinator/ledger/sql_work.py": "tests/coordinator/stores/test_sqlite.py",
-    "coordinator/ledger/thread.py": "tests/coordinator/stores/test_sqlite.py",
     "coordinator/shell/background.py": "tests/coordinator/test_service.py",
     "coordinator/tasks/curation/output.py": "tests/cli/data/test_curate.py",
     "coordinator/tasks/sandbox/child.py": "tests/coordinator/tasks/sandbox/test_runner.py",
