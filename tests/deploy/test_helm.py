@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from capacity.providers.base import WorkerTag
+from capacity.providers.config import KubernetesConfig
+from capacity.providers.kubernetes.objects import job_of
 from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
+from tests.capacity.providers.pool_machines import machines
 from tests.deploy.helm_rendering import Chart
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +58,38 @@ def test_no_container_has_rights_that_it_does_not_need() -> None:
         assert rights["allowPrivilegeEscalation"] is False
         assert rights["capabilities"] == {"drop": ["ALL"]}
         assert container["resources"]["limits"]["memory"]
+
+
+def test_only_the_coordinator_of_a_chart_that_starts_workers_has_an_account() -> None:
+    pod = objects()["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]
+    assert "serviceAccountName" not in pod
+    made = objects(workers__enabled=True)
+    pod = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("test-rollcast", False)
+    assert ("ServiceAccount", "test-rollcast") in made
+    reading = [
+        container["name"]
+        for container in pod["containers"]
+        if any(mount["name"] == "api" for mount in container["volumeMounts"])
+    ]
+    assert reading == ["coordinator"]
+    assert "api" in [volume["name"] for volume in pod["volumes"]]
+    binding = made["RoleBinding", "test-rollcast-workers"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "test-rollcast"}]
+
+
+def test_network_policies_select_the_charts_pods_and_started_workers() -> None:
+    made = objects(networkPolicies__enabled=True, peers__replicas=1)
+    policies = {name: one["spec"] for (kind, name), one in made.items() if kind == "NetworkPolicy"}
+    run, peers = (policies[name]["podSelector"]["matchLabels"] for name in ("test-rollcast", "test-rollcast-peers"))
+    sets = {name: one for (kind, name), one in made.items() if kind == "StatefulSet"}
+    assert run.items() <= sets["test-rollcast"]["spec"]["template"]["metadata"]["labels"].items()
+    assert peers.items() <= sets["test-rollcast-peer"]["spec"]["template"]["metadata"]["labels"].items()
+    (machine,) = machines({"worker_id": "w", "start": "kubernetes"})
+    job = job_of(WorkerTag("run", "w", 1), machine.row, KubernetesConfig(image="peer:1"))
+    assert peers.items() <= job["spec"]["template"]["metadata"]["labels"].items()
+    opened = {port["port"] for rule in policies["test-rollcast"]["ingress"] for port in rule["ports"]}
+    assert opened == {port["port"] for port in made["Service", "test-rollcast"]["spec"]["ports"]}
 
 
 def test_ports_of_the_service_are_those_of_containers() -> None:

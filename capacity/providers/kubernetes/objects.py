@@ -31,8 +31,8 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 def job_of(tag: WorkerTag, row: PoolRow, config: KubernetesConfig) -> dict[str, Any]:
     """Return a worker's Job: its pod is started once, and not again when it ends or is evicted."""
-    labels = labels_of(tag)
     metadata = _labelled(tag)
+    labels = dict(metadata["labels"])
     if config.queue:
         metadata["labels"][_QUEUE_LABEL] = config.queue
     return {

@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,7 @@ class Administrator:
     def __init__(self, client: Any) -> None:
         from kubernetes_asyncio.client import CoreV1Api, RbacAuthorizationV1Api
 
+        self._client = client
         self._core, self._rbac = CoreV1Api(client), RbacAuthorizationV1Api(client)
         self.saw: dict[str, str] = {}
         """Name of a Job -> the invite that its pod found in its Secret."""
@@ -136,6 +137,24 @@ class Administrator:
             "subjects": [{**subject, "apiGroup": role}],
         }
         await self._rbac.create_namespaced_role_binding(NAMESPACE, binding)
+
+    async def would_accept(self, made: Sequence[Mapping[str, Any]]) -> None:
+        """Let the API server check objects as if they were created; it raises where it refuses one."""
+        from kubernetes_asyncio.client import AppsV1Api, BatchV1Api, NetworkingV1Api
+
+        create = {
+            "ConfigMap": self._core.create_namespaced_config_map,
+            "Secret": self._core.create_namespaced_secret,
+            "Service": self._core.create_namespaced_service,
+            "ServiceAccount": self._core.create_namespaced_service_account,
+            "Job": BatchV1Api(self._client).create_namespaced_job,
+            "NetworkPolicy": NetworkingV1Api(self._client).create_namespaced_network_policy,
+            "Role": self._rbac.create_namespaced_role,
+            "RoleBinding": self._rbac.create_namespaced_role_binding,
+            "StatefulSet": AppsV1Api(self._client).create_namespaced_stateful_set,
+        }
+        for one in made:
+            await create[one["kind"]](NAMESPACE, one, dry_run="All")
 
     async def run_pods(self) -> None:
         """Be the node until cancelled: run every pod, and end those that are to be deleted."""

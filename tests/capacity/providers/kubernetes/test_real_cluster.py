@@ -7,9 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from capacity.emit import kubernetes as emitted
+from capacity.emit.chosen import ChosenRow
 from capacity.providers.base import WorkerTag
 from capacity.providers.config import ProviderConfigs
 from capacity.providers.kubernetes.provider import KubernetesProvider
@@ -36,13 +40,18 @@ class Place:
         return KubernetesProvider("kubernetes", machines(dict(ROW)), ProviderConfigs.model_validate(config))
 
 
+def chart_objects() -> list[dict[str, Any]]:
+    chart = ROOT / "deploy" / "helm" / "rollcast"
+    values = {"workers__enabled": True, "networkPolicies__enabled": True, "peers__replicas": 2, "dataClaim": "data"}
+    return Chart(chart, **values).documents()
+
+
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     """Give a cluster in which we have the rights of the chart's Role, and no other."""
     from kubernetes_asyncio import client, config
 
-    made = Chart(ROOT / "deploy" / "helm" / "rollcast", workers__enabled=True).documents()
-    (role,) = [one for one in made if one["kind"] == "Role"]
+    (role,) = [one for one in chart_objects() if one["kind"] == "Role"]
     with started(tmp_path) as cluster:
         found = client.Configuration()
         await config.load_kube_config(str(cluster.kubeconfig("admin")), client_configuration=found)
@@ -60,6 +69,7 @@ async def test_it_meets_the_contract_with_the_rights_of_the_charts_role(place: P
     await check(Setting(place.provider(), place.provider(), lambda tag: place.administrator.saw.get(name_of(tag), "")))
     assert await place.administrator.secrets() == []
     await check_workers_that_end_by_themselves(place)
+    await check_that_the_charts_and_the_emitted_objects_are_accepted(place.administrator)
 
 
 async def check_workers_that_end_by_themselves(place: Place) -> None:
@@ -77,3 +87,9 @@ async def check_workers_that_end_by_themselves(place: Place) -> None:
         with pytest.raises(ProviderFailed, match="a tag is not used again"):
             await provider.start(tag, INVITE, deadline_s=DEADLINE_S)
     await provider.close()
+
+
+async def check_that_the_charts_and_the_emitted_objects_are_accepted(administrator: Administrator) -> None:
+    row = machines(dict(ROW))[0].row
+    files = emitted.files_of([ChosenRow(row, row.worker_ids)], "rollcast-peer:0.1.0")
+    await administrator.would_accept([*chart_objects(), *yaml.safe_load_all(files.texts["workers.yaml"])])
