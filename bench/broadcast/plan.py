@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures = {"seconds": median(times_s)} | _quality(fresh, nodes)
     figures["leave_seconds"], figures["leave_parts_sent"] = _timed_replan(planner, nodes[:-1])
     figures["join_seconds"], figures["join_parts_sent"] = _timed_replan(planner, nodes)
+    figures["loop_seconds"] = _loop_seconds(planner, nodes[:-1])
     settings = {name: getattr(arguments, name) for name in ("peers", "stripes", "seed", "punching")}
     return Outcome(settings, figures)
 
@@ -101,6 +102,19 @@ def _timed_replan(planner: RelayPlanner, nodes: list[RelayNode]) -> tuple[float,
     started_s = time.process_time()
     sent = planner.replan(nodes)
     return time.process_time() - started_s, float(len(sent))
+
+
+def _loop_seconds(planner: RelayPlanner, nodes: list[RelayNode]) -> float:
+    """Return the seconds on one core that stay with the event loop when a plan is solved beside it."""
+    present = {node.peer_id for node in nodes}
+    begun_s = time.process_time()
+    problem = planner.problem(nodes)
+    assert problem is not None
+    asked_s = time.process_time()
+    problem.solve()
+    solved_s = time.process_time()
+    planner.take(problem, present)
+    return time.process_time() - solved_s + asked_s - begun_s
 
 
 def _quality(plan: Plan, nodes: list[RelayNode]) -> dict[str, float]:

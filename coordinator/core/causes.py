@@ -33,6 +33,7 @@ from coordinator.core.events.events import (
     PeerJoined,
     PeerLeft,
     PromptsSupplied,
+    RelaysPlanned,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
@@ -108,6 +109,8 @@ def cause_of(event: Event) -> str:
             return "learner"
         case ProfileRequested():
             return "operator"
+        case RelaysPlanned():
+            return f"relay plan {event.number}"
         case ActivationPlanned():
             return f"plan {event.solved.number}"
         case ActivationPlanFailed():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
+from coordinator.core.broadcast.problem import RelayProblem
 from coordinator.core.decisions import epoch_change, evaluating, lifecycle, profiling, rollouts, verdicts
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.episodes import turn_so_far
@@ -50,6 +51,7 @@ from coordinator.core.events.events import (
     PeerJoined,
     PeerLeft,
     PromptsSupplied,
+    RelaysPlanned,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
@@ -228,6 +230,11 @@ class CoordinatorCore:
         return turn_so_far(attempt, episode, rollout)
 
     @property
+    def relay_problem(self) -> RelayProblem | None:
+        """The relay plan that the newest PlanRelays asks for; None if none is asked for. Any thread may solve it."""
+        return self._broadcasts.problem
+
+    @property
     def has_peers(self) -> bool:
         """Whether any peer has a session."""
         return self._state.members.has_role("peer")
@@ -387,6 +394,8 @@ class CoordinatorCore:
                 return profiling.requested(self._state, event, now)
             case ProfileReported():
                 return profiling.reported(self._state, event)
+            case RelaysPlanned():
+                return self._broadcasts.planned(event.number)
             case ActivationPlanned():
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():

@@ -15,6 +15,7 @@ from typing import Any, assert_never
 
 import structlog
 
+from coordinator.core.broadcast.problem import RelayProblem
 from coordinator.core.causes import cause_of
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.decisions.lifecycle import failure_of
@@ -31,6 +32,7 @@ from coordinator.core.events.actions import (
     Note,
     Penalise,
     PlanActivation,
+    PlanRelays,
     RecordAttempt,
     RecordBatch,
     RecordEpoch,
@@ -66,6 +68,7 @@ from coordinator.core.events.events import (
     LearnerStatusChanged,
     MalformedRollout,
     PromptsSupplied,
+    RelaysPlanned,
     RolloutReceived,
     RolloutScored,
     RolloutStored,
@@ -102,6 +105,7 @@ from rollcast.wire.versions.records import VerifiedVersion
 
 REWARD_PART = "reward_part_"
 """Prefix of the mean of a named part of the rewards among a step's figures."""
+RELAYS_DEADLINE_S = 300.0  # far beyond what any plan takes: a thread that is that late is a defect
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 log = structlog.get_logger()
@@ -380,6 +384,8 @@ class Shell:
                 self.on_budget(action)
             case TryAddress():
                 self.on_try(action)
+            case PlanRelays():
+                self._async.start(self._plan_relays(action.number, self._core.relay_problem))
             case PlanActivation():
                 self._async.start(self._plan_activation(action))
             case SupplyPrompts():
@@ -433,6 +439,13 @@ class Shell:
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
         self._to_peers.later(action.peer_id, announcement_message(announcement))
+
+    async def _plan_relays(self, number: int, problem: RelayProblem | None) -> None:
+        if problem is None:
+            raise ValueError(f"relay plan {number} is asked for without a problem")
+        async with deadline(RELAYS_DEADLINE_S, "a relay plan"):
+            await asyncio.to_thread(problem.solve)
+        self.apply(RelaysPlanned(number))
 
     async def _plan_activation(self, action: PlanActivation) -> None:
         self.apply(await self._planner.solve(action.problem))

@@ -348,3 +348,16 @@ def test_invalid_configuration_fails_before_startup(serve: dict[str, Any]) -> No
     key = "00" * 32 if serve else ""
     with pytest.raises(ConfigError):
         check(CoordinatorConfig.model_validate({"serve": serve, "learner_public_key": key}))
+
+
+async def test_a_relay_plan_that_is_made_beside_the_loop_reaches_its_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.core.decisions.broadcasts.PLANNED_IN_LINE_MAX", 0)
+    async with running(tmp_path) as coordinator:
+        enrolled = [await coordinator.join(role) for role in ("origin", "peer")]
+        async with Member(enrolled[0], "origin") as origin, Member(enrolled[1]) as peer:
+            for member in (origin, peer):
+                await member.hello()
+            plan = await peer.next("relay_plan")
+            assert [one.peer_id for one in plan.neighbours] == [enrolled[0].peer_id]

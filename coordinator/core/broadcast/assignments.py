@@ -13,7 +13,7 @@ from rollcast.wire.reach_words import PUNCH
 _NO_PEERS: frozenset[PeerId] = frozenset()
 
 # The other end; whether this one dials, may be told its address, is in its local network, and punches a hole.
-_Key = tuple[PeerId, bool, bool, bool, bool]
+NeighbourKey = tuple[PeerId, bool, bool, bool, bool]
 
 
 class _Edges:
@@ -56,22 +56,25 @@ def _add(above: dict[PeerId, set[PeerId]], parents: Parents) -> None:
 
 
 class AssignmentMaker:
-    """Makes the assignments of all members for one plan after another.
+    """Makes the assignments of all members for one plan.
 
-    Neighbours that did not change stay the same objects from plan to plan, so that comparing assignments is fast.
+    Neighbours that did not change since the plan before stay the same objects, so that comparing assignments is fast.
+
+    Attributes:
+        neighbours: those of this plan, once it is made.
     """
 
-    def __init__(self, shape: PlanShape) -> None:
+    def __init__(self, shape: PlanShape, before: Mapping[NeighbourKey, Neighbour]) -> None:
+        """``before``: the neighbours of the plan before."""
         self._fallbacks_max = shape.fallbacks_max
         self._mirrors = tuple(
             Neighbour(PeerId(f"mirror-{number}"), "mirror", url, True) for number, url in enumerate(shape.mirrors)
         )
-        self._known: dict[_Key, Neighbour] = {}  # the neighbours of the plan that is being made
-        self._before: dict[_Key, Neighbour] = {}
+        self.neighbours: dict[NeighbourKey, Neighbour] = {}
+        self._before = before
 
     def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, Assignment]:
         """Return the assignments of all members, the root included, in the order in which they joined."""
-        self._before, self._known = self._known, {}
         by_id = {node.peer_id: node for node in nodes}
         edges = _Edges(plan)
         return {node.peer_id: self._part(node, plan, edges, by_id) for node in nodes}
@@ -111,13 +114,13 @@ class AssignmentMaker:
         named = node.can_dial(other)
         punch = not (named or other.can_dial(node)) and node.reaches(other)  # or in the local network
         key = (other.peer_id, dials, named, lan, punch)
-        known = self._known.get(key)
+        known = self.neighbours.get(key)
         if known is None:
             direct = other.address if named else ""
             known, address = self._before.get(key), _address(other, direct, dials=dials, lan=lan, punch=punch)
             if known is None or known.address != address or known.role != other.role:
                 known = Neighbour(other.peer_id, other.role, address, dials, lan)
-            self._known[key] = known
+            self.neighbours[key] = known
         return known
 
     def _fallbacks(

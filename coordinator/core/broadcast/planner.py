@@ -6,24 +6,21 @@ Up to a few dozen members all relay to all (mesh.py); above that stripes are int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from coordinator.core.broadcast.assignments import AssignmentMaker, children_of
-from coordinator.core.broadcast.mesh import plan_mesh
+from coordinator.core.broadcast.assignments import children_of
 from coordinator.core.broadcast.nodes import Plan, PlanMode, PlanShape, RelayNode
-from coordinator.core.broadcast.tree_groups import Groups
-from coordinator.core.broadcast.trees import plan_trees
+from coordinator.core.broadcast.problem import RelayProblem, RelaySolution
 from coordinator.core.events.actions import Assignment, SendPlan
-from rollcast.wire.ids import PeerId, PlanId, StripeId
+from rollcast.wire.ids import PeerId, PlanId
 
 __all__ = ["PlanShape", "RelayNode", "RelayPlanner"]
 
 _MOVED_SHARE = 0.25  # a rate that changed by a smaller share keeps its value in plans
 _SLOWED_SHARE = 0.5  # share of the planned rate below which the plan is wrong enough to be changed soon
-_MESH_AGAIN_SHARE = 0.75  # share of mesh_peers_max below which a shrinking fleet returns to a mesh: no flapping
 _UPLINK_MIN = 1.0  # bytes a second; no plan divides by zero
 
 Drift = Literal["none", "moved", "slowed"]
@@ -34,14 +31,12 @@ class RelayPlanner:
 
     def __init__(self, shape: PlanShape, after: int = 0) -> None:
         self._shape = shape
-        self._assignment_maker = AssignmentMaker(shape)
         self._sent: dict[PeerId, Assignment] = {}
         self._previous: dict[PeerId, Assignment] = {}  # a member's assignment before its sources last changed
-        self._uplinks: dict[PeerId, float] = {}  # assumed by the plan, in bytes a second
+        self._uplinks: Mapping[PeerId, float] = {}  # assumed by the plan, in bytes a second
         self._measured: set[PeerId] = set()  # members whose uplink in the plan was measured
         self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks without a measurement
-        self._stripe_ids: dict[PeerId, StripeId] = {}  # if the plan is a mesh
-        self._groups: Groups | None = None  # if the plan is of trees
+        self._solution: RelaySolution | None = None  # that of the plan in force
         self.plan: Plan | None = None
         self._after = after
         self.plan_id = PlanId(after)
@@ -104,15 +99,24 @@ class RelayPlanner:
 
         Without an origin the plan stays as it is, and nothing is returned.
         """
+        problem = self.problem(nodes)
+        return [] if problem is None else self.take(problem, {node.peer_id for node in nodes})
+
+    def problem(self, nodes: Sequence[RelayNode]) -> RelayProblem | None:
+        """Return the problem of a new plan for these members; None if there is no origin."""
         present = {node.peer_id for node in nodes}
         self._sent = {peer_id: part for peer_id, part in self._sent.items() if peer_id in present}
         root = next((node for node in nodes if node.role == "origin"), None)
         if root is None:
-            return []
-        self._uplinks = self._effective_uplinks(nodes)
-        self._measured = {node.peer_id for node in nodes if node.uplink_bytes_per_second is not None}
-        self.plan = self._plan([node for node in nodes if node is not root], root)
-        parts = self._assignment_maker.make(nodes, self.plan)
+            return None
+        return RelayProblem(nodes, root, self._effective_uplinks(nodes), self._shape, self._solution)
+
+    def take(self, problem: RelayProblem, present: Container[PeerId]) -> list[SendPlan]:
+        """Put a problem's plan into force, and return the assignments of present members that changed, in order."""
+        solution = problem.solve()
+        self._solution, self.plan, self._uplinks = solution, solution.plan, problem.uplinks
+        self._measured = {node.peer_id for node in problem.nodes if node.uplink_bytes_per_second is not None}
+        parts = {peer_id: part for peer_id, part in solution.parts.items() if peer_id in present}
         changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._sent.get(peer_id), part)]
         self._previous = {peer_id: part for peer_id, part in self._previous.items() if peer_id in parts}
         if not changed:
@@ -124,20 +128,6 @@ class RelayPlanner:
                 self._previous[peer_id] = sent
             self._sent[peer_id] = parts[peer_id]
         return [SendPlan(peer_id, self.plan_id, parts[peer_id]) for peer_id in changed]
-
-    def _plan(self, nodes: Sequence[RelayNode], root: RelayNode) -> Plan:
-        limit = self._shape.mesh_peers_max
-        if self.mode == "trees":
-            limit = int(_MESH_AGAIN_SHARE * limit)
-        if len(nodes) <= limit:
-            self._groups = None
-            plan, self._stripe_ids = plan_mesh(nodes, root, self._uplinks, self._stripe_ids)
-            return plan
-        before = None
-        if self.plan is not None and self._groups is not None and self.plan.root == root.peer_id:
-            before = (self.plan, self._groups)
-        plan, self._groups = plan_trees(nodes, root, self._uplinks, self._shape.stripes, before)
-        return plan
 
     def _effective_uplinks(self, nodes: Sequence[RelayNode]) -> dict[PeerId, float]:
         """Return the uplinks to plan with: measurements as far as they are trusted, unchanged if they moved little."""

@@ -6,27 +6,37 @@ from collections.abc import Iterator
 
 from coordinator.core.broadcast.nodes import RelayNode
 from coordinator.core.broadcast.probing import Probing
+from coordinator.core.broadcast.problem import RelayProblem
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action
+from coordinator.core.events.actions import Action, PlanRelays
 from coordinator.core.members.membership import Member
 from rollcast.wire.address_scope import scope_of
 from rollcast.wire.ids import PeerId
 
 REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
+PLANNED_IN_LINE_MAX = 500  # members; a larger plan takes longer than other events may wait
+MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is asked for
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
 REACH_AFTER_S = 1.0  # since the last plan: a change of reachability, which is reported peer by peer after a start
 MOVED_AFTER_S = 30.0  # since the last plan: a rate that was unknown, or has changed
 
 
 class Broadcasts:
-    """Connects the relay plan to membership and heartbeats. Times are the core's clock in seconds."""
+    """Connects the relay plan to membership and heartbeats. Times are the core's clock in seconds.
+
+    Plans of more than PLANNED_IN_LINE_MAX members are made beside the event loop: PlanRelays asks for one, and
+    RelaysPlanned reports that it is made. One is made at a time. What changes meanwhile is planned after it.
+    """
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._probing = Probing(state.settings.probes)
         self._planned_at = float("-inf")
         self._due_at = float("inf")
+        self._asked = 0  # plans that were made beside the loop
+        self.problem: RelayProblem | None = None
+        """The problem that is being solved beside the loop; None if none is."""
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Plan with a peer that opened a session, and send it its assignment even if that is the same as before."""
@@ -76,10 +86,30 @@ class Broadcasts:
         self._due_at = float("inf")
         if self._state.ended:  # every member is leaving, and nothing is relayed any more
             return []
+        members = [member for member in self._state.members if member.receives]
+        is_large = len(members) > PLANNED_IN_LINE_MAX
+        if is_large and self.problem is not None and now - self._planned_at < MADE_WITHIN_S:
+            self._due_at = now  # after the one that is being made
+            return []
         self._planned_at = now
         self._state.links.settle()
-        members = [member for member in self._state.members if member.receives]
-        return list(self._state.relay.replan([self._node(member, now) for member in members]))
+        nodes = [self._node(member, now) for member in members]
+        self.problem = self._state.relay.problem(nodes) if is_large else None
+        if not is_large:
+            return list(self._state.relay.replan(nodes))
+        if self.problem is None:
+            return []
+        self._asked += 1
+        return [PlanRelays(self._asked)]
+
+    def planned(self, number: int) -> list[Action]:
+        """Put a plan that was made beside the loop into force, unless another one has overtaken it."""
+        problem = self.problem
+        if problem is None or number != self._asked or self._state.ended:
+            return []
+        self.problem = None
+        present = {member.peer_id for member in self._state.members if member.receives}
+        return list(self._state.relay.take(problem, present))
 
     def _due_by(self, at: float) -> None:
         self._due_at = min(self._due_at, at)

@@ -131,6 +131,13 @@ class SendAnnouncement:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRelays:
+    """Solve ``CoordinatorCore.relay_problem`` beside the event loop, then answer RelaysPlanned with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlanActivation:
     """Solve for the peers that should be on; answered by ActivationPlanned or ActivationPlanFailed. One at a time."""
 
@@ -438,6 +445,7 @@ Action = (
     | SendToPeer
     | TryAddress
     | SendAnnouncement
+    | PlanRelays
     | PlanActivation
     | TellActivation
     | WantWorker

@@ -362,6 +362,16 @@ class LearnerCalled:
 
 
 @dataclass(frozen=True, slots=True)
+class RelaysPlanned:
+    """The problem of the PlanRelays with this number is solved.
+
+    It brings no plan: the problem has its own solution, which a replay of the record computes again.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ActivationPlanned:
     """The answer to a PlanActivation."""
 
@@ -470,6 +480,7 @@ Event = (
     | LearnerCalled
     | ProfileRequested
     | ProfileReported
+    | RelaysPlanned
     | ActivationPlanned
     | ActivationPlanFailed
     | Order

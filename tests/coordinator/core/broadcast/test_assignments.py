@@ -27,7 +27,7 @@ def dials_us(peer_id: PeerId, *, lan: bool = False) -> Neighbour:
 
 
 def parts(plan: Plan, *nodes: RelayNode, **shape: object) -> dict[PeerId, Assignment]:
-    return AssignmentMaker(PlanShape(**shape)).make(nodes, plan)  # type: ignore[arg-type]
+    return AssignmentMaker(PlanShape(**shape), {}).make(nodes, plan)  # type: ignore[arg-type]
 
 
 MESH = Plan(
@@ -90,12 +90,14 @@ def test_fallbacks_are_parents_of_parents_then_the_origin_then_mirrors() -> None
 
 
 def test_a_neighbour_is_the_same_object_in_the_next_plan_until_its_address_changes() -> None:
-    maker, nodes = AssignmentMaker(PlanShape()), [node(ROOT), node(A), node(B), node(H, dialable=False)]
-    before = maker.make(nodes, MESH)[H].neighbours
-    after = maker.make(nodes, MESH)[H].neighbours
+    first, nodes = AssignmentMaker(PlanShape(), {}), [node(ROOT), node(A), node(B), node(H, dialable=False)]
+    before = first.make(nodes, MESH)[H].neighbours
+    second = AssignmentMaker(PlanShape(), first.neighbours)
+    after = second.make(nodes, MESH)[H].neighbours
     assert all(one is other for one, other in zip(before, after, strict=True))
+    third = AssignmentMaker(PlanShape(), second.neighbours)
     moved = [replace(one, address="elsewhere:1") if one.peer_id == A else one for one in nodes]
-    addresses = {one.peer_id: one.address for one in maker.make(moved, MESH)[H].neighbours}
+    addresses = {one.peer_id: one.address for one in third.make(moved, MESH)[H].neighbours}
     assert addresses == {ROOT: "0:1", A: "elsewhere:1", B: "b:1"}
 
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.events.actions import SendPlan, SendProbe
-from coordinator.core.events.events import PeerLeft, Tick
+from coordinator.core.decisions import broadcasts
+from coordinator.core.events.actions import PlanRelays, SendPlan, SendProbe
+from coordinator.core.events.events import PeerLeft, RelaysPlanned, Tick
 from coordinator.core.events.restored import Restored
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, settings
@@ -122,3 +125,70 @@ def test_in_a_mesh_no_peer_is_probed() -> None:
         fleet.beat(name)
     fleet.now = 20.0
     assert only(fleet.handle(Tick()), SendProbe) == []
+
+
+@pytest.fixture
+def small_plans_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcasts, "PLANNED_IN_LINE_MAX", 3)
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_large_plan_is_asked_for_and_sent_when_it_is_solved() -> None:
+    fleet = Fleet(2)
+    asked = fleet.handle(joined("late"))
+    assert (only(asked, PlanRelays), only(asked, SendPlan)) == ([PlanRelays(1)], [])
+    problem = fleet.core.relay_problem
+    assert problem is not None
+    problem.solve()
+    sent = only(fleet.handle(RelaysPlanned(1)), SendPlan)
+    assert {plan.peer_id for plan in sent} == {"origin", "p0", "p1", "late"}
+    assert fleet.core.relay_problem is None
+    assert fleet.handle(RelaysPlanned(1)) == []
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_plan_is_the_same_beside_the_loop_and_in_a_replay_that_solves_it_itself() -> None:
+    plans = []
+    for is_solved in (True, False):
+        fleet = Fleet(2)
+        fleet.handle(joined("late"))
+        assert fleet.core.relay_problem is not None
+        if is_solved:
+            fleet.core.relay_problem.solve()
+        plans.append(fleet.handle(RelaysPlanned(1)))
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_what_changes_while_a_plan_is_made_is_planned_after_it() -> None:
+    fleet = Fleet(4)
+    assert fleet.core.relay_problem is not None
+    fleet.handle(PeerLeft(PeerId("p0"), "gone"))
+    fleet.handle(joined("new"))
+    assert only(fleet.handle(joined("other")), PlanRelays) == []  # one at a time
+    sent = only(fleet.handle(RelaysPlanned(1)), SendPlan)
+    assert "p0" not in {plan.peer_id for plan in sent}
+    assert fleet.core.state.relay.assignment_of(PeerId("new")) is None  # it joined after the plan was asked for
+    assert only(fleet.handle(Tick()), PlanRelays) == [PlanRelays(2)]
+    sent = only(fleet.handle(RelaysPlanned(2)), SendPlan)
+    assert {"new", "other"} <= {plan.peer_id for plan in sent}
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_plan_that_another_one_has_overtaken_is_dropped() -> None:
+    fleet = Fleet(3)
+    fleet.handle(PeerLeft(PeerId("p0"), "gone"))
+    sent = only(fleet.handle(PeerLeft(PeerId("p1"), "gone")), SendPlan)  # few enough to plan at once
+    assert {plan.peer_id for plan in sent} == {"origin", "p2"}
+    assert fleet.handle(RelaysPlanned(1)) == []
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_plan_that_never_comes_is_asked_for_again() -> None:
+    fleet = Fleet(3)
+    fleet.now = 59.0
+    assert only(fleet.handle(joined("p3")), PlanRelays) == []
+    fleet.now = 61.0
+    assert only(fleet.handle(Tick()), PlanRelays) == [PlanRelays(2)]
+    assert fleet.handle(RelaysPlanned(1)) == []
+    assert only(fleet.handle(RelaysPlanned(2)), SendPlan)
