@@ -324,7 +324,9 @@ class StoreConfig(ConfigModel):
     events_kept: int = Field(20_000, ge=0)
     """Newest entries of the event log that stay in the store; older ones move to compressed files in the run folder."""
     segments_bytes_max: int = Field(1 << 30, ge=0)
-    """Most bytes of those files together; the oldest are deleted."""
+    """Most bytes of those files together; the oldest are deleted. With url, events stay in the database, and count as
+    256 bytes each.
+    """
     steps_kept: int = Field(10_000, ge=1)
     """Newest learner steps whose figures stay in the store; metrics.jsonl keeps all."""
     samples_bytes_max: int = Field(64 << 20, ge=0)

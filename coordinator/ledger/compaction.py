@@ -23,6 +23,7 @@ REST_SHARE = 3.0  # seconds of rest for each second of compaction: a quarter of 
 VERSIONS_AT_ONCE = 64
 BATCHES_AT_ONCE = 512
 STEPS_AT_ONCE = 512
+SHARED_EVENTS_AT_ONCE = 256
 
 _log = structlog.get_logger()
 
@@ -36,7 +37,8 @@ class Compactor:
     """Compacts the store while the run continues.
 
     Args:
-        archive: folder of the files for old events; None: they stay in the store, which several hosts share.
+        archive: folder of the files for old events; None: they stay in the store, which several hosts share, up to its
+            bound.
         oldest_checkpoint_step: returns the oldest step that the learner could resume from; None before it reported one.
         oldest_trained_age: returns the age in learner steps up to which rollouts were ever trained.
     """
@@ -107,9 +109,13 @@ class Compactor:
 
         The segment is written before its events are deleted: a crash in between writes it once more.
         """
-        if self._archive is None:
-            return False
         retention = self._retention
+        if self._archive is None:
+            entries = await self._store.oldest_events(SHARED_EVENTS_AT_ONCE, kept=retention.shared_events_kept)
+            if entries:
+                await self._store.delete_events(entries[-1].order)
+                await asyncio.sleep(TRANSACTION_AIM_S * REST_SHARE)
+            return bool(entries)
         entries = await self._store.oldest_events(retention.segment_events, kept=retention.events_kept)
         if not entries:
             return False
@@ -174,8 +180,8 @@ def _compact_groups(connection: SqlConnection, groups_max: int) -> int:
         )
     for column, rows in (("lease_id", _ATTEMPTS), ("rollout_id", _ROLLOUTS)):
         connection.execute(
-            f"UPDATE retention SET {column} = (SELECT max({column}) FROM ({rows}) AS deleted)"
-            f" WHERE {column} < (SELECT max({column}) FROM ({rows}) AS deleted)"
+            f"UPDATE retention SET {column} = largest"
+            f" FROM (SELECT max({column}) AS largest FROM ({rows}) AS deleted) AS found WHERE {column} < largest"
         )
     for table in ("batch_rollouts", "scores"):
         connection.execute(f"DELETE FROM {table} WHERE rollout_id IN ({_ROLLOUTS})")

@@ -9,6 +9,8 @@ from rollcast.wire.ids import Step
 
 GROUPS_FIRST = 16  # in the first transaction, before its duration is known
 GROUPS_MAX = 256
+#: What an event takes in a shared store, with its index entry: its bound is in bytes, and rows are counted.
+EVENT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +24,16 @@ class Retention:
     segment_events: int = 5_000
     """Events per segment file."""
     segments_bytes_max: int = 1 << 30
-    """Most bytes of all segment files together, compressed; the oldest are deleted."""
+    """Most bytes of all segment files together, compressed; the oldest are deleted. In a shared store, which has no
+    such files, of the events in it.
+    """
     steps_kept: int = 10_000
     """Newest learner steps whose metrics stay in the store; metrics.jsonl has all."""
+
+    @property
+    def shared_events_kept(self) -> int:
+        """Return the number of newest events that stay in a store without segment files."""
+        return max(self.events_kept, self.segments_bytes_max // EVENT_BYTES)
 
 
 def horizon_step(

@@ -9,7 +9,7 @@ from typing import Protocol
 from coordinator.ledger.sql import SqlConnection
 
 _TOKEN = "token_id, token_hash, name, access, made_unix_s, expires_unix_s, revoked_unix_s"
-ID_MAX = 1 << 62
+_ID_MAX = 1 << 62
 _AUDIT = "at_unix_s, who, access, act, subject, detail, outcome"
 
 
@@ -109,6 +109,6 @@ def insert_audit(connection: SqlConnection, row: AuditRow) -> int:
 def select_audit(connection: SqlConnection, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
     rows = connection.execute(
         f"SELECT audit_id, {_AUDIT} FROM audit WHERE audit_id < ? ORDER BY audit_id DESC LIMIT ?",
-        (ID_MAX if before is None else before, limit),
+        (_ID_MAX if before is None else before, limit),
     )
     return [(number, AuditRow(*values)) for number, *values in rows]

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.events.actions import CloseGroup
-from coordinator.ledger.compaction import Compactor
+from coordinator.ledger.compaction import SHARED_EVENTS_AT_ONCE, Compactor
 from coordinator.ledger.event_archive import read_segment, segments
-from coordinator.ledger.retention import GROUPS_MAX, Retention, horizon_step, next_group_count, segments_to_delete
+from coordinator.ledger.retention import (
+    EVENT_BYTES,
+    GROUPS_MAX,
+    Retention,
+    horizon_step,
+    next_group_count,
+    segments_to_delete,
+)
 from coordinator.ledger.store import StoreCounts
 from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Score
@@ -104,6 +111,32 @@ async def test_history_continues_in_archive_files(tmp_path: Path) -> None:
     assert [one.order for one in archived] + kept == list(range(1, 40 * GROUPS + 1))
     assert RETENTION.events_kept <= len(kept) < RETENTION.events_kept + RETENTION.segment_events
     await ledger.close()
+
+
+async def test_a_shared_store_keeps_its_newest_events(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    count = 4 * SHARED_EVENTS_AT_ONCE
+    for number in range(count):
+        ledger.record_event("kind", "subject", str(number), cause="test")
+    kept = count // 2 - 5
+    compactor = Compactor(
+        ledger,
+        Retention(events_kept=7, segments_bytes_max=kept * EVENT_BYTES),
+        None,
+        oldest_checkpoint_step=lambda: None,
+        oldest_trained_age=lambda: STALENESS,
+    )
+    await compactor.once()
+    query = "SELECT event_order FROM events ORDER BY event_order"
+    orders = [
+        order for (order,) in await ledger._thread.submit(lambda connection: connection.execute(query).fetchall())
+    ]
+    assert orders == list(range(count // 2 + 1, count + 1))  # whole groups are deleted, so a few more stay
+    await ledger.close()
+
+
+def test_a_shared_store_keeps_no_fewer_events_than_one_with_files() -> None:
+    assert Retention(events_kept=70, segments_bytes_max=0).shared_events_kept == 70
 
 
 async def test_no_compaction_before_the_learner_reports_its_checkpoints(tmp_path: Path) -> None:
