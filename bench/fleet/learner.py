@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 import grpc
@@ -53,9 +54,9 @@ class SyntheticLearner:
         self.info: asyncio.Future[pb.RunInfo] = asyncio.get_running_loop().create_future()
 
     async def live(self) -> None:
-        """Take steps until cancelled; a call that fails is retried, as a learner does."""
-        while True:
-            async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
+        """Take steps until cancelled; a call that fails is retried at the next address, as a learner does."""
+        for address in itertools.cycle(self._enrolment.grpc_addresses):
+            async with open_channel(address, self._enrolment.credentials) as channel:
                 try:
                     await self._steps(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
                 except grpc.aio.AioRpcError as error:

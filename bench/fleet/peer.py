@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,10 +59,10 @@ class SyntheticPeer:
         self.accepted = 0
 
     async def live(self) -> None:
-        """Run one session after another until cancelled."""
+        """Run one session after another, at each of the coordinators' addresses in turn, until cancelled."""
         try:
-            while True:
-                async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
+            for address in itertools.cycle(self._enrolment.grpc_addresses):
+                async with open_channel(address, self._enrolment.credentials) as channel:
                     try:
                         await self._one_session(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
                     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):

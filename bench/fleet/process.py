@@ -20,6 +20,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.invite import Invite
 
 _STOP_TIMEOUT_S = 20.0
+_THAW_TIMEOUT_S = 60.0
 _POLL_S = 0.02
 
 
@@ -54,12 +55,14 @@ class CoordinatorProcess:
         task: str = "",
         store_url: str = "",
         ports: tuple[int, int] | None = None,
+        further: tuple[int, int] | None = None,
     ) -> None:
         """
         Args:
             task: lines of the section [task]; empty: sums that answer_to solves.
             store_url: database of the store; empty: SQLite.
             ports: control and HTTP port; None: any free ones.
+            further: those of another coordinator of the run; None: there is none.
         """
         root.mkdir(exist_ok=True)
         self.folder = RunFolder(root / "run")
@@ -71,14 +74,16 @@ class CoordinatorProcess:
         lines = [json.dumps({"prompt": f"{number}+1=", "answer": f"{number + 1} "}) for number in range(512)]
         problems.write_text("\n".join(lines) + "\n")
         sums = f'kind = "jsonl"\npath = "{problems}"\n'
-        self.ports = ports or _free_ports()
+        self.ports = ports or free_ports()
         grpc_port, http_port = self.ports
+        places = [f"127.0.0.1:{further[0]}:{further[1]}"] if further else []
         self._config.write_text(
             f'run_folder = "{self.folder.root}"\nlearner_public_key = "{learner.public_key.hex()}"\n'
             f"held_out_problems = 8\n[run]\nsteps = 1000000\nstaleness_limit = {shape.staleness_limit}\n"
             f"groups_per_step = {shape.groups_per_step}\nsamples_per_group = {shape.samples_per_group}\n"
             f"[task]\n{task or sums}[sampling]\nnew_tokens_max = {shape.new_tokens_max}\n"
-            f"[serve]\ngrpc_port = {grpc_port}\nhttp_port = {http_port}\n[join]\npeers_max = {shape.peers_max}\n"
+            f"[serve]\ngrpc_port = {grpc_port}\nhttp_port = {http_port}\n"
+            f"advertise_further = {json.dumps(places)}\n[join]\npeers_max = {shape.peers_max}\n"
             f"[relay]\ndial_back = {str(shape.dial_back).lower()}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
             f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
@@ -124,6 +129,23 @@ class CoordinatorProcess:
             self._process.wait(_STOP_TIMEOUT_S)
         self._process = None
 
+    def freeze(self) -> None:
+        """Stop the process in whatever it does, as a host does that swaps or migrates."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> int:
+        """Let a frozen process, which has lost the leadership, go on; wait for its end and return its exit status."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+        status = self._process.wait(_THAW_TIMEOUT_S)
+        self._process = None
+        return status
+
+    def has_ended(self) -> bool:
+        """Return whether there is no process."""
+        return self._process is None or self._process.poll() is not None
+
     def invite(self, role: str) -> Invite:
         """Return the invite that the process wrote for this role."""
         return Invite.decode((self.folder.secrets / f"invite-{role}.txt").read_text().strip())
@@ -145,7 +167,8 @@ def wait_until_listening(process: CoordinatorProcess, timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _free_ports() -> tuple[int, int]:
+def free_ports() -> tuple[int, int]:
+    """Return two ports of loopback that nothing uses."""
     sockets = [socket.socket() for _ in range(2)]
     try:
         for one in sockets:

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 import structlog
 
 from coordinator.ledger.sql import SqlConnection
-from coordinator.stores.postgres import PostgresConnection, connect, errors, is_outage, lost_leadership, store_error
+from coordinator.stores.postgres import (
+    LEADER,
+    PostgresConnection,
+    connect,
+    errors,
+    is_outage,
+    lost_leadership,
+    store_error,
+)
 from coordinator.stores.postgres_schema import NOW_UNIX_S, migrate
 from rollcast.runtime.errors import LeadershipLost
 
@@ -45,8 +53,14 @@ def held(connection: SqlConnection) -> Held:
 def take(connection: SqlConnection, holder: str, address: str) -> int | None:
     """Take the leadership if no one holds it; return the new epoch, or None.
 
-    Waits for the old leader's transaction in progress, which the server ends if its coordinator sleeps.
+    Ends the old leader's ledger connection first, whose transaction in progress holds the row: if the leader sleeps, it
+    would hold it until it wakes up.
     """
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity, leadership"
+        f" WHERE datname = current_database() AND application_name = ? AND until_unix_s < {NOW_UNIX_S}",
+        (LEADER,),
+    ).fetchall()
     row = connection.execute(
         f"UPDATE leadership SET epoch = epoch + 1, holder = ?, address = ?, until_unix_s = {NOW_UNIX_S} + ?"
         f" WHERE until_unix_s < {NOW_UNIX_S} RETURNING epoch",

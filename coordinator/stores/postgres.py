@@ -31,12 +31,18 @@ IDLE_IN_TRANSACTION_MS = 2_000
 STATEMENT_TIMEOUT_MS = 30_000
 LOST_AFTER_MS = 10_000  # a connection whose peer acknowledges nothing for so long is closed
 RETRY_S = 0.25  # between two attempts to connect
+#: The application name of a leader's ledger connection. Who takes the leadership over ends it: the limit above does not
+#: count while a pipeline is half sent, and a leader that was frozen then would hold the row for ever.
+LEADER = "rollcast leader"
 
 _log = structlog.get_logger()
 
 
-def connect(url: str, *, read_only: bool = False) -> PostgresConnection:
+def connect(url: str, *, read_only: bool = False, name: str = "rollcast") -> PostgresConnection:
     """Open a connection to the database at a postgresql:// URL. Its password is in the passfile or PGPASSWORD.
+
+    Args:
+        name: the application name that the server shows.
 
     Raises:
         MissingExtra: psycopg is not installed.
@@ -52,9 +58,11 @@ def connect(url: str, *, read_only: bool = False) -> PostgresConnection:
         tcp_user_timeout=LOST_AFTER_MS,
         # A pipeline that is rolled back may lose statements that psycopg goes on to use as prepared.
         prepare_threshold=None,
-        application_name="rollcast",
-        options=options + (" -c default_transaction_read_only=on" if read_only else ""),
+        application_name=name,
+        options=options,
     )
+    if read_only:  # not an option: with it, target_session_attrs=read-write in the URL would find no server
+        connection.execute("SET default_transaction_read_only = on")
     adapters = connection.adapters
     adapters.register_dumper(int, psycopg.types.numeric.Int8Dumper)
     adapters.register_dumper(str, _text_dumper())
@@ -196,7 +204,7 @@ class PostgresEngine:
         while True:
             try:
                 if self._connection is None:
-                    self._connection = connect(self._url)
+                    self._connection = connect(self._url, name=LEADER)
                     if self._was_committed(self._connection):
                         self.is_reached = True
                         return outcomes

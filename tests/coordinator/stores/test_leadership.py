@@ -12,7 +12,7 @@ from coordinator.report.wall_time import account
 from coordinator.stores import leadership
 from coordinator.stores.leadership import give_up, held, renew, take
 from coordinator.stores.opening import leadership_of, open_store
-from coordinator.stores.postgres import connect
+from coordinator.stores.postgres import LEADER, connect, errors
 from coordinator.stores.postgres_schema import migrate
 from coordinator.stores.reader import has_run, reading
 from coordinator.stores.story import story_of
@@ -21,7 +21,7 @@ from rollcast.runtime.errors import LeadershipLost, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from tests.coordinator.stored_work import batch, score
-from tests.coordinator.stores.postgres_fixtures import needs_postgres, new_database
+from tests.coordinator.stores.postgres_fixtures import lead_now, needs_postgres, new_database
 
 pytestmark = [needs_postgres, pytest.mark.postgres]
 
@@ -73,6 +73,20 @@ async def test_a_standby_takes_over_and_the_old_leader_learns_it(url: str, tmp_p
         await old.set_meta("a", "b")
     await old.close()
     await takes.close()
+
+
+def test_a_leader_that_sleeps_in_a_half_sent_pipeline_does_not_block_the_take_over(url: str) -> None:
+    epoch, leader, standby = lead_now(url), connect(url, name=LEADER), connect(url)
+    leader.raw.pipeline().__enter__()  # not left: that would send the rest over the connection that is lost
+    leader.execute("BEGIN")
+    leader.execute("SELECT fence(?)", (epoch,))
+    assert leader.execute("SELECT 1").fetchone() == (1,)  # the server holds the row now, and waits for a statement
+    standby.execute("UPDATE leadership SET until_unix_s = 0")
+    assert take(standby, "standby", "") == epoch + 1
+    with pytest.raises(errors().any):
+        leader.execute("SELECT 1").fetchone()
+    for connection in (leader, standby):
+        connection.close()
 
 
 async def test_a_standby_that_is_stopped_never_leads(url: str, tmp_path: Path) -> None:

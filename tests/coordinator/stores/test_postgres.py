@@ -127,6 +127,13 @@ async def test_text_of_hostile_peers_is_stored_without_its_zeros(url: str) -> No
     await store.close()
 
 
+def test_a_reader_finds_the_primary_by_the_url_of_several_hosts(url: str) -> None:
+    lead_now(url)
+    with read_only(f"{url}&target_session_attrs=read-write") as connection:
+        assert connection.execute("SELECT count(*) FROM groups").fetchone() == (0,)
+        assert connection.execute("SHOW transaction_read_only").fetchone() == ("on",)
+
+
 def end_connections(url: str) -> None:
     """End every other connection to the database, as a failover or an impatient balancer does."""
     connection = connect(url)
