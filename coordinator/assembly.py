@@ -22,7 +22,7 @@ from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.flight_format import FORMAT, Head
 from coordinator.environments.player import EpisodePlayer
 from coordinator.fleet.applied import AppliedWorkers
-from coordinator.fleet.setup import FleetHandle, applied_path, coroutines, make_callbacks, start_fleet
+from coordinator.fleet.setup import FleetHandle, coroutines, make_callbacks, start_fleet
 from coordinator.http.server import HttpServer
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
@@ -430,11 +430,10 @@ async def _run_fleet(stack: AsyncExitStack, coordinator: Coordinator) -> None:
         return made.encode()
 
     callbacks = make_callbacks(coordinator.shell, coordinator.sessions, coordinator.ledger, invite)
-    fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, callbacks)
+    fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, callbacks, coordinator.ledger)
     if fleet is not None:
         coordinator.desk.on_claimed = fleet.claimed
-        path = applied_path(coordinator.folder.root)
-        applied = await asyncio.to_thread(AppliedWorkers.load, path) if config.want == "apply" else None
+        applied = await _applied_workers(coordinator) if config.want == "apply" else None
         fleet_handle.run(fleet, applied, config.want)
         coordinator.shell.on_budget = fleet_handle.set_budget
         if coordinator.start.orders.budget is not None:  # the operator set it before this restart
@@ -442,6 +441,13 @@ async def _run_fleet(stack: AsyncExitStack, coordinator: Coordinator) -> None:
         stack.push_async_callback(fleet.close)
         for work in coroutines(fleet, fleet_handle, coordinator.shell, config.want):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
+
+
+async def _applied_workers(coordinator: Coordinator) -> AppliedWorkers:
+    path = coordinator.folder.fleet_applied
+    if coordinator.config.store.url:
+        return await AppliedWorkers.stored(coordinator.ledger, path)
+    return await asyncio.to_thread(AppliedWorkers.load, path)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

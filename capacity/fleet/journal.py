@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from capacity.fleet.rows import Fold, Row, decode, encode, fold
@@ -27,12 +28,21 @@ def read_journal(path: Path) -> list[Row]:
         return []
     except OSError as error:
         raise _error(path, str(error)) from None
+    return decode_lines(data.split(b"\n")[:-1], str(path))
+
+
+def decode_lines(lines: Iterable[bytes], name: str) -> list[Row]:
+    """Return the rows of the journal's lines.
+
+    Raises:
+        StoreError: a line of ``name`` is damaged.
+    """
     rows = []
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             rows.append(decode(line))
         except ValueError as error:
-            raise _error(path, f"line {number}: {error}") from None
+            raise _error(name, f"line {number}: {error}") from None
     return rows
 
 
@@ -88,7 +98,7 @@ def _length_of_lines(path: Path) -> int:
     return path.read_bytes().rfind(b"\n") + 1
 
 
-def _error(path: Path, cause: str) -> StoreError:
+def _error(path: Path | str, cause: str) -> StoreError:
     return StoreError(
         f"the journal of providers {path} cannot be used",
         cause=cause,

@@ -43,9 +43,9 @@ from capacity.fleet.events import (
     WorkersWanted,
 )
 from capacity.fleet.fleet import FleetManager
-from capacity.fleet.journal import FleetJournal
 from capacity.fleet.rows import JoinedRow, Row, row_of
 from capacity.providers.base import Provider, WorkerTag
+from coordinator.fleet.journal import Journal
 from rollcast.runtime.errors import ProviderFailed, RollcastError
 from rollcast.wire.ids import PeerId
 
@@ -101,7 +101,7 @@ class ProviderFleet:
         self,
         manager: FleetManager,
         providers: Mapping[str, Provider],
-        journal: FleetJournal,
+        journal: Journal,
         callbacks: FleetCallbacks,
         deadlines: Deadlines,
         clock: Callable[[], float],
@@ -168,7 +168,7 @@ class ProviderFleet:
 
     async def _write(self, row: Row) -> None:
         async with self._writing:
-            await asyncio.to_thread(self._journal.append, row)
+            await self._journal.write(row)
 
     async def run(self) -> None:
         """Handle events until cancelled; an error ends the run."""

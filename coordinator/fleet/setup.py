@@ -12,7 +12,6 @@ import structlog
 from capacity.fleet.budget import Limits
 from capacity.fleet.events import LimitsChanged
 from capacity.fleet.fleet import FleetManager
-from capacity.fleet.journal import FleetJournal
 from capacity.fleet.overview import NO_FLEET, FleetOverview, overview_of
 from capacity.fleet.state import FleetSettings
 from capacity.providers.base import Provider
@@ -21,12 +20,14 @@ from coordinator.core.events.actions import SetBudget
 from coordinator.core.events.prices import Budget
 from coordinator.fleet.applied import AppliedWorkers
 from coordinator.fleet.fleet import Deadlines, FleetCallbacks, ProviderFleet, UnixClock, jitter
+from coordinator.fleet.journal import Journal, open_journal
 from coordinator.fleet.machines import read_machines
 from coordinator.fleet.providers import make_providers
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.invite import Invite
 
@@ -40,17 +41,6 @@ log = structlog.get_logger()
 WANTED_EVERY_S = 1.0
 NO_PEERS_S = 10.0
 ALL_WANTED = "all offered workers are wanted"
-_PROVIDERS = "providers"  # subfolder of the run folder
-
-
-def applied_path(run_folder: Path) -> Path:
-    """Return the path of the set that operators asked for."""
-    return run_folder / _PROVIDERS / "applied.json"
-
-
-def journal_path(run_folder: Path) -> Path:
-    """Return the path of the fleet's journal."""
-    return run_folder / _PROVIDERS / "journal.jsonl"
 
 
 class FleetHandle:
@@ -120,20 +110,19 @@ class FleetHandle:
 
 
 async def start_fleet(
-    config: ProvidersConfig, run_folder: Path, run_id: str, callbacks: FleetCallbacks
+    config: ProvidersConfig, run_folder: Path, run_id: str, callbacks: FleetCallbacks, ledger: RunStore
 ) -> ProviderFleet | None:
-    """Resume the fleet in the run folder; returns None if there is none and no pool is configured.
+    """Resume the run's fleet; returns None if there is none and no pool is configured.
 
     Raises:
         StoreError: its journal cannot be used.
         PoolError, ConfigError: the pool or the demand cannot be used.
     """
-    path = journal_path(run_folder)
-    if config.pool is None and not path.exists():
+    journal = await open_journal(ledger, RunFolder(run_folder).fleet_journal, may_create=config.pool is not None)
+    if journal is None:
         return None
-    journal = await asyncio.to_thread(FleetJournal.open, path)
     machines = () if config.pool is None else await asyncio.to_thread(read_machines, config.pool, config.demand)
-    providers = make_providers(machines, config, run_folder / _PROVIDERS)
+    providers = make_providers(machines, config, RunFolder(run_folder).fleet_journal.parent)
     return make_fleet(config, run_id, providers, journal, callbacks, UnixClock())
 
 
@@ -141,7 +130,7 @@ def make_fleet(
     config: ProvidersConfig,
     run_id: str,
     providers: Mapping[str, Provider],
-    journal: FleetJournal,
+    journal: Journal,
     callbacks: FleetCallbacks,
     clock: Callable[[], float],
 ) -> ProviderFleet:

@@ -31,6 +31,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import PeerId
 
 ORDERS = "orders"  # in the ledger's meta: Orders as JSON
+APPLIED = "fleet_applied"  # in the meta of a shared store: the workers that operators asked for, JSON
 PRICES_MAX = 256
 PEERS_MAX = 16384  # each: pinned, drained, and banned peers
 LEDGER_DEADLINE_S = 30.0

@@ -19,6 +19,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from capacity.fleet.journal import read_journal
+from capacity.fleet.rows import encode
+from coordinator.ledger.saved_orders import APPLIED
 from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.sql_facts import get_meta, put_meta
 from coordinator.recovery.authority import FINGERPRINT, SEALED
@@ -36,6 +39,7 @@ from coordinator.stores.copying import (
 )
 from coordinator.stores.leadership import held
 from coordinator.stores.mark import check_mark
+from coordinator.stores.postgres import insert_fleet_journal, select_fleet_journal
 from coordinator.stores.reader import has_url, store_url
 from rollcast.runtime.errors import MigrationError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder, run_folder_error, write_atomically
@@ -44,8 +48,8 @@ from rollcast.wire.ids import RunId
 
 MIGRATED = "store.sqlite.migrated"  # name of the ledger after its migration to PostgreSQL
 PARTIAL = "store.sqlite.partial"
-#: The key of the run's authority is in the store only where several hosts share it; else in the run folder.
-_NOT_COPIED = frozenset({SEALED})
+#: The key of the run's authority and the applied workers are in the store only where several hosts share it.
+_NOT_COPIED = frozenset({SEALED, APPLIED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ def to_sqlite(run: RunFolder, key_file: Path, progress: Progress) -> Migrated:
         with _transaction(store_url(run), holder) as source:
             migrated, is_new = _into_sqlite(run, source, progress)
             _unseal_authority(run, source, RunId(migrated.run_id), key_file)
+            _write_fleet(run, source)
             _give_leadership(source, holder)
         try:
             if is_new:
@@ -127,6 +132,7 @@ def _into_postgres(
         if is_empty(PostgresTables(target)):
             found = copy(SqliteTables(source, _NOT_COPIED), read, progress)
             _seal_authority(run, source, target, run_id, key_file)
+            _copy_fleet(run, target)
         elif get_meta(target, "run_id") == run_id:
             found = contents(SqliteTables(source, _NOT_COPIED))
         else:
@@ -157,6 +163,17 @@ def _seal_authority(
         put_meta(target, SEALED, seal(key, run_id, path.read_bytes()))
     except OSError as error:
         raise run_folder_error(path, error) from None
+
+
+def _copy_fleet(run: RunFolder, target: SqlConnection) -> None:
+    """Store which machines were started, and which ones operators asked for."""
+    insert_fleet_journal(target, [encode(row) for row in read_journal(run.fleet_journal)])
+    try:
+        put_meta(target, APPLIED, run.fleet_applied.read_text())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise run_folder_error(run.fleet_applied, error) from None
 
 
 def _name_store(run: RunFolder, url: str) -> None:
@@ -233,6 +250,19 @@ def _unseal_authority(run: RunFolder, source: SqlConnection, run_id: RunId, key_
         write_atomically(path, unseal(key, run_id, sealed), mode=0o600)
     except OSError as error:
         raise run_folder_error(path, error) from None
+
+
+def _write_fleet(run: RunFolder, source: SqlConnection) -> None:
+    """Write which machines were started, and which ones operators asked for, to the run folder."""
+    lines, applied = select_fleet_journal(source), get_meta(source, APPLIED)
+    try:
+        run.fleet_journal.parent.mkdir(exist_ok=True)
+        if lines:
+            write_atomically(run.fleet_journal, b"".join(lines), mode=0o600)
+        if applied is not None:
+            write_atomically(run.fleet_applied, applied.encode())
+    except OSError as error:
+        raise run_folder_error(run.fleet_journal, error) from None
 
 
 def _partial(run: RunFolder) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.ledger.sql import Change, Rows, SqlErrors, commit_in_group
+from coordinator.ledger.sql import Change, Rows, SqlConnection, SqlErrors, commit_in_group
 from coordinator.ledger.sql_store import SqlStore
 from coordinator.ledger.thread import LedgerThread
 from coordinator.stores.postgres_schema import FENCED
@@ -263,6 +263,22 @@ class PostgresStore(SqlStore):
 
     def give_back_pages(self) -> asyncio.Future[int]:
         return self._thread.submit(lambda connection: 0)
+
+    def fleet_journal(self) -> asyncio.Future[list[bytes]]:
+        """Return the lines of the journal of rented workers, oldest first."""
+        return self._thread.submit(select_fleet_journal)
+
+    def append_fleet_journal(self, lines: Sequence[bytes]) -> asyncio.Future[None]:
+        """Append lines to the journal of rented workers, all or none."""
+        return self._thread.submit(lambda connection: insert_fleet_journal(connection, lines))
+
+
+def select_fleet_journal(connection: SqlConnection) -> list[bytes]:
+    return [bytes(line) for (line,) in connection.execute("SELECT line FROM fleet_journal ORDER BY row_order")]
+
+
+def insert_fleet_journal(connection: SqlConnection, lines: Sequence[bytes]) -> None:
+    connection.executemany("INSERT INTO fleet_journal (line) VALUES (?)", [(line,) for line in lines])
 
 
 @contextmanager

@@ -84,6 +84,16 @@ class RunFolder:
         return self.root / "store.url"
 
     @property
+    def fleet_journal(self) -> Path:
+        """Journal of rented workers, unless it is in the store."""
+        return self.root / "providers" / "journal.jsonl"
+
+    @property
+    def fleet_applied(self) -> Path:
+        """Workers that operators asked for, unless they are in the store."""
+        return self.root / "providers" / "applied.json"
+
+    @property
     def record(self) -> Path:
         """The coordinator's flight record."""
         return self.root / "record"

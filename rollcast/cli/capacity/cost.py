@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from capacity.fleet.events import Spent
-from capacity.fleet.journal import read_journal
+from capacity.fleet.journal import decode_lines, read_journal
 from capacity.fleet.rows import Row
 from capacity.reports.spending import SpendReport, spend_report, spent_usd
 from capacity.reports.tables import Cell, Column, Sheet
@@ -48,9 +48,14 @@ def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = Fals
 
 
 def _rows(run: Path) -> list[Row]:
-    from coordinator.fleet.setup import journal_path
+    from coordinator.fleet.journal import NAME
+    from coordinator.stores.postgres import select_fleet_journal
+    from coordinator.stores.reader import has_url, reading
 
-    path = journal_path(run)
+    if has_url(RunFolder(run)):
+        with reading(RunFolder(run)) as connection:
+            return decode_lines(select_fleet_journal(connection), NAME)
+    path = RunFolder(run).fleet_journal
     if not path.exists():
         raise RunFolderError(
             f"{run} has no record of costs",

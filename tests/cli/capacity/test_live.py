@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from capacity.fleet.rows import encode
-from coordinator.fleet.setup import journal_path
 from coordinator.stores.sqlite import Ledger
 from rollcast.cli.capacity.cost import cost
 from rollcast.cli.capacity.live import lines_of
@@ -140,7 +139,7 @@ def test_why_there_is_no_set_and_why_there_is_no_plan() -> None:
 @pytest.fixture
 async def run(tmp_path: Path) -> Path:
     await Ledger.open(RunFolder(tmp_path).ledger).close()
-    path = journal_path(tmp_path)
+    path = RunFolder(tmp_path).fleet_journal
     path.parent.mkdir()
     path.write_bytes(b"".join(encode(row) for row in ROWS))
     return tmp_path

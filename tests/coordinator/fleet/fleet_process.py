@@ -15,6 +15,7 @@ from capacity.providers.base import Running, WorkerTag
 from capacity.providers.local import LocalProvider
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.fleet.fleet import FleetCallbacks, ProviderFleet, UnixClock
+from coordinator.fleet.journal import FileJournal
 from coordinator.fleet.setup import make_fleet
 from rollcast.wire.ids import PeerId
 from tests.capacity.providers.pool_machines import machines
@@ -76,7 +77,7 @@ def fleet_over(folder: Path, coordinator: Coordinator, point: str = "", usd_max:
     config = ProvidersConfig(want="all", list_every_s=0.5, mark_every_s=1.0, drain_timeout_s=5.0, usd_max=usd_max)
     provider = Deadly("local", two, config, folder / "workers", program=SLEEPER)
     provider.point = point
-    journal = FleetJournal.open(folder / "journal.jsonl")
+    journal = FileJournal(FleetJournal.open(folder / "journal.jsonl"))
     return make_fleet(config, RUN, {"local": provider}, journal, coordinator.callbacks(), UnixClock())
 
 

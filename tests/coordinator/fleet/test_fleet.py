@@ -141,4 +141,5 @@ async def test_workers_stop_before_the_money_is_spent(folder: Path) -> None:
 def kill_in_process(folder: Path, point: str) -> None:
     command = [sys.executable, "-m", "tests.coordinator.fleet.fleet_process", str(folder), point]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
-    assert [type(row) for row in read_journal(folder / "journal.jsonl")] == [OpenedRow]
+    rows = [row for row in read_journal(folder / "journal.jsonl") if not isinstance(row, MarkRow)]
+    assert [type(row) for row in rows] == [OpenedRow]  # on a slow machine the cost of the first second is marked too

@@ -20,7 +20,8 @@ from coordinator.core.events.events import WorkersOffered
 from coordinator.core.events.prices import Budget
 from coordinator.fleet import setup
 from coordinator.fleet.fleet import ProviderFleet
-from coordinator.fleet.setup import FleetHandle, journal_path
+from coordinator.fleet.setup import FleetHandle
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.capacity.providers.workers import kill_all
@@ -83,7 +84,7 @@ async def test_a_peer_is_started_joins_and_is_stopped_with_the_run(tmp_path: Pat
                 await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
             assert await coordinator.ended() == 0
         assert host_agent.list_workers(workers, run_id)["running"] == []
-        rows = read_journal(journal_path(tmp_path / "run"))
+        rows = read_journal(RunFolder(tmp_path / "run").fleet_journal)
         assert {type(row) for row in rows} >= {JoinedRow, ClosedRow}
         assert '"spending"' in coordinator.folder.summary.read_text()
     finally:
@@ -159,4 +160,4 @@ async def fleet_of(client: aiohttp.ClientSession, coordinator: Running) -> dict[
 async def test_without_providers_spending_is_none(tmp_path: Path) -> None:
     async with running(tmp_path) as coordinator:
         assert await spending(coordinator) is None
-        assert not journal_path(tmp_path / "run").exists()
+        assert not RunFolder(tmp_path / "run").fleet_journal.exists()

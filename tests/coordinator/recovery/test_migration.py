@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from capacity.fleet.rows import JoinedRow, encode
 from coordinator.config.config import StoreConfig
 from coordinator.core.events.actions import CloseGroup, RecordQuarantine
 from coordinator.ledger.sql_access import AuditRow
@@ -41,6 +42,7 @@ pytestmark = [needs_postgres, pytest.mark.postgres]
 ROOT = Path(__file__).parents[3]
 KEY = Path("store.key")
 RUN = RunId("run-1")
+APPLIED_SET = '{"schema": 1, "workers": {"spare-1": "asked for"}}'
 EXTREMES = (0.0, -0.0, 5e-324, 1.7976931348623157e308, float("inf"), 0.1)
 
 
@@ -62,6 +64,9 @@ async def run(tmp_path: Path) -> RunFolder:
     await run_authority(ledger, folder, RUN)
     await fill_tables(ledger)
     await ledger.close()
+    folder.fleet_journal.parent.mkdir()
+    folder.fleet_journal.write_bytes(encode(JoinedRow(1.0, "tag", "p")) + encode(JoinedRow(2.0, "tag", "q")))
+    folder.fleet_applied.write_text(APPLIED_SET)
     with closing(sqlite3.connect(folder.ledger)) as connection:
         assert all(connection.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,) for table in tables())
     return folder
@@ -115,8 +120,11 @@ def back(run: RunFolder) -> Migrated:
 
 async def test_a_run_moves_there_and_back_unchanged(run: RunFolder, url: str) -> None:
     before = rows_of(run.ledger)
+    journal = run.fleet_journal.read_bytes()
     moved = there(run, url)
     assert not run.ledger.exists()
+    run.fleet_journal.unlink()
+    run.fleet_applied.unlink()
     assert run.store_url.read_text().strip() == url
     assert moved.tables["rollouts"].rows == len(before["rollouts"])
     returned = back(run)
@@ -124,6 +132,7 @@ async def test_a_run_moves_there_and_back_unchanged(run: RunFolder, url: str) ->
     assert not has_url(run)
     assert not (run.root / PARTIAL).exists()
     assert rows_of(run.ledger) == before == rows_of(run.root / MIGRATED)
+    assert (run.fleet_journal.read_bytes(), run.fleet_applied.read_text()) == (journal, APPLIED_SET)
 
 
 @pytest.mark.parametrize("seed", range(4))
