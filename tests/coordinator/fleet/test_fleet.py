@@ -14,7 +14,7 @@ import pytest
 
 from capacity.fleet.events import WorkersWanted
 from capacity.fleet.journal import read_journal
-from capacity.fleet.rows import ClosedRow, JoinedRow, OpenedRow
+from capacity.fleet.rows import ClosedRow, JoinedRow, MarkRow, OpenedRow
 from capacity.providers import host_agent
 from coordinator.fleet.fleet import ProviderFleet
 from rollcast.wire.ids import PeerId
