@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.machine import Outcome, alone
+from bench.relays import simulated
+from bench.relays.simulated import SIMULATED
 from bench.systems.base import Broadcast, Case, System
 from bench.wan import build
 from bench.wan.meter import LATE_MS_MAX
@@ -52,7 +54,7 @@ _LIMIT_S_MIN = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="homo50")
+    parser.add_argument("--scenario", choices=sorted({*SCENARIOS, *SIMULATED}), default="homo50")
     parser.add_argument(
         "--system",
         action="append",
@@ -92,6 +94,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
         RollcastError: a broadcast failed, or the emulator never kept up.
     """
     names = _systems(arguments.system or ["rollcast"], arguments.scenario)
+    if arguments.scenario in SIMULATED:
+        return _simulated(arguments)
     build.require()
     for name in names:
         if lacking := system_of(name).missing():
@@ -120,16 +124,24 @@ def run(arguments: argparse.Namespace) -> Outcome:
     return Outcome(settings, results)
 
 
+def _simulated(arguments: argparse.Namespace) -> Outcome:
+    """Run a scenario among simulated links, which needs neither namespaces nor a quiet machine."""
+    name, runs, scale = arguments.scenario, arguments.runs, arguments.scale
+    mib = arguments.mib or SIMULATED[name].mib
+    found = simulated.run(name, int(mib * _MIB), runs, scale, lambda line: print(line, file=sys.stderr))
+    return Outcome({"scenario": name, "runs": runs, "scale": scale, "mib": mib, "system": "simulated"}, found)
+
+
 def _systems(given: Sequence[str], scenario_name: str) -> list[str]:
     names = [name for part in given for name in part.split(",")]
     for name in names:
         if name not in SYSTEMS:
             raise ConfigError(f"there is no system {name!r}", fix=f"choose from {', '.join(SYSTEMS)}")
-        if scenario_name in (*TROUBLES, *BEHIND_NAT) and name != "rollcast":
+        if scenario_name in (*TROUBLES, *BEHIND_NAT, *SIMULATED) and name != "rollcast":
             raise ConfigError(
                 f"{name} cannot be measured in {scenario_name}",
-                cause="only Rollcast's daemons can be killed in the middle of a broadcast, or run behind routers",
-                fix="leave it out, or choose a scenario without trouble and routers",
+                cause="only Rollcast can be killed in the middle of a broadcast, run behind routers, or be simulated",
+                fix="leave it out, or choose a scenario that is emulated, without trouble and routers",
             )
     return list(dict.fromkeys(names))
 

@@ -144,8 +144,11 @@ def scenario(name: str, scale: float) -> tuple[Node, ...]:
 
 
 def fluid_bound(size_bytes: int, nodes: Sequence[Node]) -> Bound:
-    """Return max(M/u_0, M/min d_i, N M/(u_0 + sum u_i)) (Kumar & Ross, 2006, "Peer-assisted file distribution")."""
-    source, peers = nodes[0], nodes[1:]
+    """Return max(M/u_0, M/min d_i, N M/(u_0 + sum u_i)) (Kumar & Ross, 2006, "Peer-assisted file distribution").
+
+    Nodes that share an access link count as one: a copy must come through it, and inside the site it costs nothing.
+    """
+    source, *peers = (node for node in nodes if node.beside is None)
     megabits = size_bytes * BITS_PER_BYTE / _MEGA
     terms_s = {
         "source": megabits / source.up_mbit_s,
@@ -160,9 +163,19 @@ def own_bounds_s(size_bytes: int, nodes: Sequence[Node]) -> dict[int, float]:
     """Return each receiver's own bound in seconds: the copy at its downlink's rate, or at the rate of the fluid bound.
 
     The rate of the fluid bound is the largest one that all receivers can have at once where those with slower downlinks
-    take only what these carry. So a slow receiver is no excuse for the others.
+    take only what these carry. So a slow receiver is no excuse for the others. Nodes that share an access link have its
+    bound.
     """
     megabits = size_bytes * BITS_PER_BYTE / _MEGA
-    source, peers = nodes[0], nodes[1:]
+    source, *peers = (node for node in nodes if node.beside is None)
     rate = fluid_rate(source.up_mbit_s, [one.up_mbit_s for one in peers], [one.down_mbit_s for one in peers])
-    return {number: megabits / min(rate, one.down_mbit_s) for number, one in enumerate(peers, start=1)}
+    links = (one if one.beside is None else nodes[one.beside] for one in nodes[1:])
+    return {number: megabits / min(rate, one.down_mbit_s) for number, one in enumerate(links, start=1)}
+
+
+def site_of(number: int, nodes: Sequence[Node]) -> int | None:
+    """Return the node whose access link this one shares, which may be itself; None if it shares none."""
+    beside = nodes[number].beside
+    if beside is not None:
+        return beside
+    return number if any(node.beside == number for node in nodes) else None

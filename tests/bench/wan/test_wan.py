@@ -22,7 +22,7 @@ def _namespaces() -> set[str]:
     return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_scenario_has_a_source_and_eight_peers_but_three() -> None:
+def test_every_emulated_scenario_has_a_source_and_eight_peers_but_three() -> None:
     others = {name: len(nodes) for name, nodes in SCENARIOS.items() if len(nodes) != 9}
     assert others == {"homes12": 13, "peers32": 33, "nat50": 17}
 

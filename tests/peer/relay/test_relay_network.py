@@ -8,15 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
-from peer.relay.core.core import RelayCore
-from peer.relay.core.state import RelaySettings
-from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
-from rollcast.sim.kernel.event_queue import Agenda
-from tests.peer.relay import relay_network
-from tests.peer.relay.planned import CoordinatorPlans
-from tests.peer.relay.relay_network import RelayNetwork, chunks_of, late_in
-from tests.peer.relay.relay_story import (
+from bench.relays import network as relay_network
+from bench.relays.network import RelayNetwork, chunks_of, late_in
+from bench.relays.planned import CoordinatorPlans
+from bench.relays.story import (
     Conditions,
     DropLinks,
     Fault,
@@ -30,6 +25,11 @@ from tests.peer.relay.relay_story import (
     mesh_plan,
     tree_plan,
 )
+from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
+from peer.relay.core.core import RelayCore
+from peer.relay.core.state import RelaySettings
+from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
+from rollcast.sim.kernel.event_queue import Agenda
 
 MEGABIT = 125_000.0
 CHUNK_BYTES = 2000

@@ -145,6 +145,7 @@ class Conditions:
         notice_s: after a death, until the links' other ends and the coordinator know.
         silence_s: the same for a silent death.
         finish_s: for the check of a complete version.
+        lan_mbit_s, lan_delay_s: links of the local network inside a site, in each direction.
     """
 
     wire_overhead: float = 1.0
@@ -157,6 +158,8 @@ class Conditions:
     silence_s: float = 6.0
     store_open_s: float = 0.002
     finish_s: float = 0.005
+    lan_mbit_s: float = 1000.0
+    lan_delay_s: float = 0.0001
     validate: bool = False
 
 
@@ -174,6 +177,7 @@ class Result:
     seconds: Mapping[int, float | None]
     nodes: Sequence[Node]
     bound: Bound
+    site_copies: float  # copies that came into a site through its access link, on average over sites; 0: no sites
     source_bytes_ratio: float  # all that left the origin's uplink / size
     duplicates: Mapping[int, int]  # chunks that arrived at a node that held them
     given: Mapping[StripeId, int]  # chunk frames of each stripe that the origin sent

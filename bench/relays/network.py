@@ -1,6 +1,6 @@
 """Simulate a network of relay cores in virtual time, where nodes and links fail, and time its broadcasts.
 
-The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (tests/peer/relay/relay_shells.py), and
+The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (bench/relays/shells.py), and
 the cores are the real ones. The same arguments always give the same result.
 """
 
@@ -11,15 +11,8 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from bench.wan.scenarios import Bound, Node, fluid_bound
-from peer.links.neighbours import EncodingKey
-from peer.relay.core import events
-from peer.relay.core.core import RelayCore
-from peer.relay.core.state import RelaySettings
-from rollcast.sim.kernel.bandwidth import Port
-from rollcast.wire.ids import PlanId
-from tests.peer.relay.relay_shells import Core, Member, Shells, key_of
-from tests.peer.relay.relay_story import (
+from bench.relays.shells import Core, Member, Shells, key_of
+from bench.relays.story import (
     ORDINARY,
     ORIGIN,
     Conditions,
@@ -35,6 +28,13 @@ from tests.peer.relay.relay_story import (
     mesh_plan,
     name_of,
 )
+from bench.wan.scenarios import Bound, Node, fluid_bound, site_of
+from peer.links.neighbours import EncodingKey
+from peer.relay.core import events
+from peer.relay.core.core import RelayCore
+from peer.relay.core.state import RelaySettings
+from rollcast.sim.kernel.bandwidth import Port
+from rollcast.wire.ids import PlanId
 
 _BYTES_PER_MEGABIT = 125_000.0
 
@@ -53,6 +53,8 @@ def broadcast(
     seed: int = 0,
 ) -> Result:
     """Simulate one broadcast among real cores; with ``warm_up`` another one goes before it.
+
+    Nodes that are ``beside`` another one share its access link, and reach each other over a local network.
 
     Args:
         settings: of every core, apart from the role and from where in a keyframe it begins to ask.
@@ -117,6 +119,7 @@ class RelayNetwork(Shells):
         agenda.after(self.conditions.lead_s / 2, partial(self._origin_holds, key))
         agenda.run(agenda.now + self.conditions.lead_s)
         start_s, sent_bytes, told = agenda.now, origin.port.sent_bytes, self.events
+        self.into_sites_bytes = 0
         self.given.clear()
         before = {number: member.duplicates for number, member in self.members.items()}
         for fault in faults:
@@ -130,6 +133,7 @@ class RelayNetwork(Shells):
             seconds={one.number: _since(max(start_s, one.joined_s), one.held_s.get(key)) for one in peers if one.alive},
             nodes=self._nodes,
             bound=self._bound(),
+            site_copies=self.into_sites_bytes / sum(self.sizes) / max(1, len({one.site for one in peers} - {None})),
             source_bytes_ratio=(origin.port.sent_bytes - sent_bytes) / sum(self.sizes),
             duplicates={one.number: one.duplicates - before.get(one.number, 0) for one in peers},
             given=dict(self.given),
@@ -157,19 +161,29 @@ class RelayNetwork(Shells):
 
     def _add(self, number: int) -> Member:
         node, conditions = self._nodes[number], self.conditions
-        port = Port(
-            self.agenda,
-            self._bytes_per_second(node.up_mbit_s),
-            self._bytes_per_second(node.down_mbit_s),
-            node.delay_ms / 1e3,
-            piece_bytes=conditions.piece_bytes,
-            low_water_bytes=conditions.low_water_bytes,
-        )
+        site = site_of(number, self._nodes)
+        if node.beside is None:
+            port = self._port(node.up_mbit_s, node.down_mbit_s, node.delay_ms / 1e3)
+        else:
+            port = self.members[node.beside].port
         member = Member(number, self._cores("peer" if number else "origin"), port, joined_s=self.agenda.now)
+        if site is not None:
+            member.site = site
+            member.lan = self._port(conditions.lan_mbit_s, conditions.lan_mbit_s, conditions.lan_delay_s)
         self.members[number] = member
         self.by_name[name_of(number)] = member
         self.agenda.after(conditions.tick_s * self.random.random(), partial(self._tick, member))
         return member
+
+    def _port(self, up_mbit_s: float, down_mbit_s: float, delay_s: float) -> Port:
+        return Port(
+            self.agenda,
+            self._bytes_per_second(up_mbit_s),
+            self._bytes_per_second(down_mbit_s),
+            delay_s,
+            piece_bytes=self.conditions.piece_bytes,
+            low_water_bytes=self.conditions.low_water_bytes,
+        )
 
     def _bytes_per_second(self, mbit_s: float) -> float:
         return mbit_s * _BYTES_PER_MEGABIT / self.conditions.wire_overhead

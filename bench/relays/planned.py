@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bench.relays.story import name_of
 from bench.wan.scenarios import Node
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
 from coordinator.shell.peer_sender import plan_message
 from peer.relay.codec import plan_of
 from peer.relay.core.events import PlanChanged
 from rollcast.wire.ids import PlanId
-from tests.peer.relay.relay_story import name_of
 
 _BYTES_PER_MEGABIT = 125_000.0
 

@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
+from bench.relays.story import ORIGIN, Conditions, name_of
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import actions, events
 from peer.relay.core.chunk_set import ChunkSet
@@ -17,7 +18,6 @@ from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
 from rollcast.sim.kernel.event_queue import Agenda
 from rollcast.sim.nodes.relay import as_received
 from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
-from tests.peer.relay.relay_story import ORIGIN, Conditions, name_of
 
 _MESSAGE_BYTES = 100.0
 _ANNOUNCEMENT_BYTES = 800.0
@@ -50,6 +50,8 @@ class Member:
     number: int
     core: Core
     port: Port
+    site: int | None = None  # the same for members that share an access link; None: it has one of its own
+    lan: Port | None = None  # towards members of its site
     alive: bool = True
     lies: float = 0.0
     announced: set[Version] = field(default_factory=set)
@@ -88,6 +90,7 @@ class Shells:
         self.abandoned: dict[int, str] = {}
         self.given: Counter[StripeId] = Counter()
         self.events = 0
+        self.into_sites_bytes = 0  # of chunks that came through shared access links
         self.conditions = conditions
         self.sizes = chunk_sizes
         self._last_link = 0
@@ -144,6 +147,8 @@ class Shells:
                 self.abandoned[member.number] = reason
             case actions.ListChunks():
                 raise AssertionError("no state is made of a delta here")
+            case actions.Warn():
+                pass  # a line of the log
             case actions.Accuse(peer_id=peer_id):
                 assert peer_id in self.liars, f"node {member.number} accuses honest {peer_id}: {action.reason}"
                 self.accused.add(peer_id)
@@ -159,7 +164,8 @@ class Shells:
         if target is None:
             self._later(member, self.conditions.notice_s, self._failed(action))
             return
-        round_trip_s = 2.0 * (member.port.delay_s + target.port.delay_s)
+        one, other = _ports(member, target)
+        round_trip_s = 2.0 * (one.delay_s + other.delay_s)
         seconds = round_trip_s * self.conditions.handshake_round_trips
         self.agenda.after(seconds, partial(self._connect, member, target, action))
 
@@ -170,8 +176,9 @@ class Shells:
         if not target.alive or not member.alive:
             self.tell(member, self._failed(action))
             return
-        mine = End(LinkId(self._last_link + 1), member, Flow(member.port, target.port))
-        theirs = End(LinkId(self._last_link + 2), target, Flow(target.port, member.port), mine)
+        one, other_port = _ports(member, target)
+        mine = End(LinkId(self._last_link + 1), member, Flow(one, other_port))
+        theirs = End(LinkId(self._last_link + 2), target, Flow(other_port, one), mine)
         mine.other = theirs
         self._last_link += 2
         for end, other, dialled in ((mine, target, True), (theirs, member, False)):
@@ -191,7 +198,7 @@ class Shells:
         elif end is not None and end.flow.open:
             assert end.other is not None
             arrived = partial(self._message_arrived, end.other, action)
-            member.port.send(end.flow, Frame(self._size(action), None, arrived))
+            end.flow.sender.send(end.flow, Frame(self._size(action), None, arrived))
 
     def _send_chunk(self, member: Member, end: End | None, action: actions.SendChunk) -> None:
         assert action.index in member.disk[action.key], f"node {member.number} sends a chunk that it has not"
@@ -204,7 +211,7 @@ class Shells:
         right = self.random.random() >= member.lies
         assert end.other is not None
         arrived = partial(self._chunk_arrived, end.other, action, right)
-        member.port.send(end.flow, Frame(_MESSAGE_BYTES + self.sizes[action.index], sent, arrived))
+        end.flow.sender.send(end.flow, Frame(_MESSAGE_BYTES + self.sizes[action.index], sent, arrived))
 
     def _size(self, action: actions.Action) -> float:
         match action:
@@ -214,7 +221,11 @@ class Shells:
                 return _ANNOUNCEMENT_BYTES
             case actions.SendHave(bitmap=bitmap):
                 return _MESSAGE_BYTES + len(bitmap)
-            case actions.SendRequest(indices=indices):
+            case (
+                actions.SendRequest(indices=indices)
+                | actions.SendGot(indices=indices)
+                | actions.SendDecline(indices=indices)
+            ):
                 return _MESSAGE_BYTES + _INDEX_BYTES * len(indices)
             case _:
                 return _MESSAGE_BYTES
@@ -238,6 +249,8 @@ class Shells:
         if not member.alive:
             return
         size = self.sizes[index]
+        if member.site is not None and end.flow.sender is member.port:
+            self.into_sites_bytes += size
         member.duplicates += index in member.disk.get(key, ())
         arrived = events.ChunkArrived(end.link, key, index, action.stripe, size)
         done = member.core.handle(arrived, self.agenda.now)
@@ -252,11 +265,20 @@ class Shells:
                 self.tell(member, events.ChunkCorrupt(end.link, key, index))
 
 
+def _ports(member: Member, target: Member) -> tuple[Port, Port]:
+    """Return the ports of both ends of a link: those of the local network between members of one site."""
+    if member.site is not None and member.site == target.site and member.lan and target.lan:
+        return member.lan, target.lan
+    return member.port, target.port
+
+
 _Sent = (
     actions.SendWant
     | actions.SendRequest
     | actions.SendHave
     | actions.SendCredit
+    | actions.SendGot
+    | actions.SendDecline
     | actions.SendCancel
     | actions.SendChunkList
     | actions.SendAnnouncement
