@@ -152,6 +152,8 @@ class ShownCoordinator(CoordinatorNode):
                 self._written(ledger.drop_turns(action))
             case act.StoreEpisode():
                 self._written(ledger.store_episode(action, exact=action.reward >= 1.0))
+            case act.CommitTogether():
+                self._written(ledger.commit_together(action))
             case act.RecordGroup():
                 problem = Problem(action.problem_id, "a simulated problem", "", {})
                 self._written(ledger.record_group(action, problem.to_json()))

@@ -20,7 +20,7 @@ import zstandard
 
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.decisions.state import Restored
-from coordinator.core.events.actions import Action, StoreEpisode, StoreRollout, StoreTurn
+from coordinator.core.events.actions import Action, CommitTogether, StoreEpisode, StoreRollout, StoreTurn
 from coordinator.core.events.events import Event, RolloutReceived
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.rollouts import Rollout
@@ -74,7 +74,9 @@ def checksum(actions: Sequence[Action]) -> int:
     return zlib.crc32(_encoder.encode([(type(action).__name__, _decided(action)) for action in actions]))
 
 
-def _decided(action: Action) -> Action:
+def _decided(action: Action) -> Any:
+    if isinstance(action, CommitTogether):
+        return [(type(one).__name__, _decided(one)) for one in action.changes]
     if isinstance(action, StoreRollout | StoreTurn | StoreEpisode):
         return replace(action, rollout=_bare(action.rollout))
     return action

@@ -31,7 +31,7 @@ from coordinator.core.events.events import (
     VersionHeld,
 )
 from coordinator.core.leases.attempts import authors_of
-from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.episodes import Game
 from coordinator.core.members.membership import Member
 from coordinator.core.members.reputation_card import verdict_of
 from coordinator.core.staleness.epochs import NEWEST_KEPT
@@ -301,8 +301,9 @@ def _drop_uploads(state: CoreState, peer_id: PeerId) -> list[Action]:
     What others continued from its tokens goes with it, stored or still being generated.
     """
 
-    def is_over(episode: Episode) -> bool:
-        return any(peer_id in authors_of(turn.generated) for turn in episode.turns)
+    def is_over(game: Game) -> bool:
+        turns = (turn for episode in game.players for turn in episode.turns)
+        return any(peer_id in authors_of(turn.generated) for turn in turns)
 
     actions: list[Action] = []
     for group in list(state.book):

@@ -22,7 +22,7 @@ from coordinator.core.events.episode_events import (
     StepEpisode,
 )
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Message, Reply, Turn
+from coordinator.environments.games import Message, Reply, Start, Turn
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import TaskError
@@ -56,6 +56,7 @@ class EpisodePlayer:
         self._apply = apply
         self._fail = fail
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tables: dict[EpisodeId, _Table] = {}
 
     def take(self, action: EpisodeAction) -> None:
         """Carry out an action; its answer is applied later."""
@@ -65,6 +66,7 @@ class EpisodePlayer:
             case StepEpisode():
                 self._run(action, self._step(action))
             case CloseEpisode():
+                self._tables.pop(action.episode, None)
                 self._run(action, self._close(action))
             case _:
                 assert_never(action)
@@ -92,13 +94,21 @@ class EpisodePlayer:
             self._apply(event)
 
     async def _open(self, action: OpenEpisode) -> EpisodeOpened:
-        await begin_game(self._pool, action.episode, self._problem(action.problem_id))
-        return EpisodeOpened(action.episode)
+        problem = self._problem(action.problem_id)
+        table = _Table(problem, self._tokenizer)
+        start = await begin_game(self._pool, action.episode, problem, alone=not table.agents)
+        if not table.agents:
+            return EpisodeOpened(action.episode)
+        self._tables[action.episode] = table
+        return EpisodeOpened(action.episode, table.shown(start.speaker, start.shown), table.index(start.speaker))
 
     async def _step(self, action: StepEpisode) -> EpisodeStepped:
         text = self._tokenizer.decode(action.tokens)
         turn = turn_of(text, self._tokenizer.tool_format, last=action.truncated)
+        table = self._tables.get(action.episode)
         reply = await self._pool.step(action.episode, turn)
+        if table is not None:
+            return table.stepped(action, reply)
         tokens, role = reply_of(self._tokenizer, reply, action.tokens)
         return EpisodeStepped(action.episode, action.turn, tokens, role, reply.reward, reply.done)
 
@@ -106,20 +116,73 @@ class EpisodePlayer:
         await self._pool.close_episode(action.episode)
 
 
-async def begin_game(pool: EnvironmentPool, episode: EpisodeId, problem: Problem) -> None:
+class _Table:
+    """What the agents of one game have said: each is shown messages behind its own last turn.
+
+    A game of one agent has no names of agents.
+    """
+
+    def __init__(self, problem: Problem, tokenizer: TextTokenizer) -> None:
+        self.agents: Sequence[str] = problem.data.get("agents", ())
+        self._data = problem.data
+        self._tokenizer = tokenizer
+        self._said: dict[str, tuple[int, ...]] = {}
+        self._speaker = ""
+
+    def index(self, agent: str) -> int:
+        """Return the index of an agent."""
+        return self.agents.index(agent)
+
+    def shown(self, agent: str, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Let an agent act; return the tokens that it is shown before.
+
+        Raises:
+            EnvironmentFailed: the messages have no tokens, or cannot be encoded.
+        """
+        self._speaker = agent
+        if agent in self._said:
+            return reply_tokens(self._tokenizer, messages, self._said[agent])
+        try:
+            return tuple(self._tokenizer.encode_shown(self._data["rules"], messages, self._data["tools"]))
+        except TaskError as error:
+            reason = f"what {agent!r} is shown first has no tokens: {error.what}"
+            raise EnvironmentFailed(reason, retryable=False) from error
+
+    def stepped(self, action: StepEpisode, reply: Reply) -> EpisodeStepped:
+        """Return the answer to a turn of the agent that acted.
+
+        Raises:
+            EnvironmentFailed: the messages have no tokens, or cannot be encoded.
+        """
+        self._said[self._speaker] = action.tokens
+        rewards = tuple(reply.rewards.get(agent, 0.0) for agent in self.agents)
+        if reply.done:
+            return EpisodeStepped(action.episode, action.turn, (), "user", 0.0, True, 0, rewards)
+        is_first, speaker = reply.speaker not in self._said, self.index(reply.speaker)
+        tokens = self.shown(reply.speaker, reply.messages)
+        role: ObservationRole = "user" if is_first else role_of(reply)
+        return EpisodeStepped(action.episode, action.turn, tokens, role, 0.0, False, speaker, rewards)
+
+
+async def begin_game(pool: EnvironmentPool, episode: EpisodeId, problem: Problem, *, alone: bool = True) -> Start:
     """Open the game of a problem as an episode.
 
     Its seed is the problem's own and not the group's: the prompt, which exists already, was made with it.
+
+    Args:
+        alone: see EnvironmentPool.open. If not, the prompt is the rules that all agents read.
 
     Raises:
         EnvironmentFailed: it does not begin, or otherwise than when its prompt was made.
     """
     data = problem.data
-    start = await pool.open(episode, data["environment"], data["seed"], alone=True)
-    if start.view != data["messages"] or list(start.tools) != data["tools"]:
+    start = await pool.open(episode, data["environment"], data["seed"], alone=alone)
+    prompt = start.view if alone else list(start.messages)
+    if prompt != data["messages" if alone else "rules"] or list(start.tools) != data["tools"]:
         await pool.close_episode(episode)
         reason = "the game begins otherwise than when its prompt was made: it has to follow from its seed"
         raise EnvironmentFailed(reason, retryable=False)
+    return start
 
 
 def turn_of(text: str, form: ToolFormat, *, last: bool = False) -> Turn:
@@ -131,8 +194,13 @@ def turn_of(text: str, form: ToolFormat, *, last: bool = False) -> Turn:
 
 def reply_of(tokenizer: TextTokenizer, reply: Reply, said: Sequence[int]) -> tuple[tuple[int, ...], ObservationRole]:
     """Return a reply's tokens, none if the game is over, and the role of their segment; see ``reply_tokens``."""
+    return () if reply.done else reply_tokens(tokenizer, reply.messages, said), role_of(reply)
+
+
+def role_of(reply: Reply) -> ObservationRole:
+    """Return the role of a reply's segment."""
     by_tools = bool(reply.messages) and all(one["role"] == "tool" for one in reply.messages)
-    return () if reply.done else reply_tokens(tokenizer, reply.messages, said), "tool" if by_tools else "user"
+    return "tool" if by_tools else "user"
 
 
 def reply_tokens(tokenizer: TextTokenizer, messages: Sequence[Message], said: Sequence[int]) -> tuple[int, ...]:

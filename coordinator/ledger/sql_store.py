@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
     Note,
     RecordAttempt,
@@ -84,6 +85,9 @@ class SqlStore(CompactingStore):
 
     def drop_turns(self, action: DropTurns) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.delete_turns(connection, action))
+
+    def commit_together(self, action: CommitTogether, *, problem: ProblemReward | None = None) -> asyncio.Future[None]:
+        return self._thread.submit(lambda connection: sql.make_together(connection, action, problem))
 
     def store_episode(
         self, action: StoreEpisode, *, exact: bool, problem: ProblemReward | None = None

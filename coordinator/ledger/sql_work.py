@@ -7,12 +7,14 @@ import struct
 import time
 from collections.abc import Sequence
 from statistics import fmean
+from typing import assert_never
 
 from blake3 import blake3
 
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
     RecordAttempt,
     RecordBatch,
@@ -142,6 +144,21 @@ def delete_turns(connection: SqlConnection, action: DropTurns) -> None:
 def insert_episode(connection: SqlConnection, action: StoreEpisode, exact: bool, problem: ProblemReward | None) -> None:
     insert_rollouts(connection, [StoreRollout(action.rollout_id, action.peer_id, action.rollout)])
     insert_score(connection, action.rollout_id, Score(action.reward, exact), problem)
+
+
+def make_together(connection: SqlConnection, action: CommitTogether, problem: ProblemReward | None) -> None:
+    for change in action.changes:
+        match change:
+            case CloseAttempt():
+                close_attempt(connection, change)
+            case DropTurns():
+                delete_turns(connection, change)
+            case CloseGroup():
+                close_group(connection, change)
+            case StoreEpisode():
+                insert_episode(connection, change, change.reward >= 1.0, problem)
+            case _:
+                assert_never(change)
 
 
 def _select_turns(connection: SqlConnection) -> dict[GroupId, dict[int, tuple[RestoredTurn, ...]]]:

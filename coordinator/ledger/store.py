@@ -13,6 +13,7 @@ from typing import Protocol
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
     Note,
     RecordAttempt,
@@ -161,6 +162,14 @@ class RunStore(AccessStore, Protocol):
 
     def drop_turns(self, action: DropTurns) -> asyncio.Future[None]:
         """Delete the turns of a slot whose episode begins anew."""
+        ...
+
+    def commit_together(self, action: CommitTogether, *, problem: ProblemReward | None = None) -> asyncio.Future[None]:
+        """Make several changes, in order, in one transaction: all of them or none.
+
+        ``problem``: what is known of the episodes' problem with their rewards, if there are episodes among them. One
+        with a reward of 1 or more counts as right.
+        """
         ...
 
     def store_episode(

@@ -138,17 +138,17 @@ def _mixture(
 
 
 def check_agents(problem: Problem, samples_per_group: int) -> None:
-    """Refuse a game that cannot be trained on: its agents share the samples of a group.
+    """Refuse a game whose agents cannot share the samples of a group.
 
     Raises:
-        TaskError: it has several agents.
+        TaskError: the samples are no whole number of games.
     """
     agents = problem.data.get("agents", ())
-    if agents:
+    if agents and samples_per_group % len(agents):
         raise TaskError(
-            f"the game {problem.problem_id} has {len(agents)} agents, which cannot be trained yet",
-            cause="an episode has one trajectory",
-            fix="use it with `rollcast tasks try`, or let its own code play all agents but one",
+            f"the game {problem.problem_id} has {len(agents)} agents, and a group {samples_per_group} samples",
+            cause="each agent of a game takes one sample of its group",
+            fix=f"set run.samples_per_group to a multiple of {len(agents)}, twice as many at least",
         )
 
 

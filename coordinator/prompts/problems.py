@@ -21,7 +21,7 @@ from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
 from coordinator.tasks.build import EVALUATION, environments_of, with_evaluation
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.evaluation_sets import HELD_OUT
-from coordinator.tasks.mixture import Example, PromptMixture
+from coordinator.tasks.mixture import Example, PromptMixture, TrainingPrompt
 from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.volatility import Difficulty, Volatility
 from coordinator.verifiers.build import build_scorer
@@ -146,12 +146,20 @@ class Problems:
         return tuple(
             Prompt(
                 one.problem.problem_id,
-                one.prompt_token_ids,
+                self._shared_prompt(one),
                 one.position,
                 one.problem.data.get("environment", ""),
+                len(one.problem.data.get("agents", ())) or 1,
             )
             for one in sampled
         )
+
+    def _shared_prompt(self, one: TrainingPrompt) -> tuple[int, ...]:
+        """Return the prompt of a problem's group: of a game of several agents, the rules that all of them read."""
+        data = one.problem.data
+        if "agents" not in data:
+            return one.prompt_token_ids
+        return tuple(self.tokenizer.encode_rules(data["rules"], data["tools"]))
 
     def _keep(self, problems: Iterable[Problem]) -> None:
         for problem in problems:

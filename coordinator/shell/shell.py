@@ -26,6 +26,7 @@ from coordinator.core.events.actions import (
     BeginStage,
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
     FailRun,
     LiftQuarantine,
@@ -366,6 +367,8 @@ class Shell:
                 self._async.when_durable(self._ledger.drop_turns(action))
             case StoreEpisode():
                 self._store_episode(action)
+            case CommitTogether():
+                self._commit_together(action)
             case OpenEpisode() | StepEpisode() | CloseEpisode():
                 self.on_episode(action)
             case AnswerUpload() | ServeBatch() | AnswerEpoch():
@@ -423,6 +426,15 @@ class Shell:
         problem = self._problems.rewarded(action.problem_id, action.reward)
         stored = self._ledger.store_episode(action, exact=action.reward >= 1.0, problem=problem)
         self._async.when_durable(stored, RolloutStored(action.rollout_id))
+
+    def _commit_together(self, action: CommitTogether) -> None:
+        problem = None
+        for one in action.episodes:
+            problem = self._problems.rewarded(one.problem_id, one.reward)
+        committed = self._ledger.commit_together(action, problem=problem)
+        self._async.when_durable(committed)
+        for one in action.episodes:
+            self._async.when_durable(committed, RolloutStored(one.rollout_id))
 
     def _fail_episode(self, action: EpisodeAction) -> None:
         """Answer for a coordinator without environments."""

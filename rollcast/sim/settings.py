@@ -86,6 +86,7 @@ class FleetSettings:
     evaluation_samples: int = 2
     evaluation_deadline_s: float = 30.0
     turns_most: int = 0  # turns that episodes may have; every second problem has an environment; 0: none has one
+    agents: int = 1  # of each game
     environment_s: float = 0.1  # median seconds until an environment answers
     environment_faults: float = 0.0  # share of questions to which it dies or never answers
     environment_deadline_s: float = 3.0  # after which one without an answer counts as failed

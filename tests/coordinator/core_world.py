@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from coordinator.core.core import CoordinatorCore, CoreSettings
-from coordinator.core.events.actions import Action, RecordBatch, SendLeases, StoreRollout, SupplyPrompts
+from coordinator.core.events.actions import Action, RecordBatch, SendLeases, StoreRollout, SupplyPrompts, each
 from coordinator.core.events.events import (
     BatchRecorded,
     Event,
@@ -114,7 +114,7 @@ def received(peer: str, upload: int, item: Rollout) -> RolloutReceived:
 
 def only(actions: list[Action], kind: type[ActionT]) -> list[ActionT]:
     """Return the actions of one kind."""
-    return [action for action in actions if isinstance(action, kind)]
+    return [action for action in each(actions) if isinstance(action, kind)]
 
 
 class World:

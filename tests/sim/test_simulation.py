@@ -49,6 +49,15 @@ def test_episodes_of_several_turns_survive_every_fault_and_environments_that_han
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("seed", [5, 142])
+def test_games_of_several_agents_end_or_begin_anew_as_a_whole_among_faults(seed: int) -> None:
+    changes = {"turns_most": 4, "agents": 2, "environment_faults": 0.05, "lengths": Lengths(most=64)}
+    outcome = clean(simulate_standard(seed, samples_per_group=4, **changes))
+    assert outcome.steps > 5
+    assert outcome.faults["kill-coordinator"] + outcome.faults["power-coordinator"] > 0
+
+
+@pytest.mark.sim
 @pytest.mark.parametrize("seed", [64, 70, 87, 127])
 def test_groups_of_episodes_never_stay_between_continued_and_dropped(seed: int) -> None:
     """Begun groups older than S under a late policy, and at 87 a crash between a turn and the end of a second one."""

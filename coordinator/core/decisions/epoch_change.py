@@ -10,7 +10,7 @@ from coordinator.core.decisions import episodes, evaluating
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, AnswerEpoch, Note, RecordEpoch
 from coordinator.core.events.events import EpochRecorded, EpochRequested
-from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.episodes import Game
 from coordinator.core.leases.groups import Group
 from coordinator.core.staleness.epochs import EpochBook
 from rollcast.wire.ids import Epoch, Step, Version
@@ -72,8 +72,9 @@ def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
 
 
 def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:
-    def is_over(episode: Episode) -> bool:  # epochs never mix in a rollout
-        return any(segment.epoch != state.epochs.current for turn in episode.turns for segment in turn.generated)
+    def is_over(game: Game) -> bool:  # epochs never mix in a rollout
+        turns = (turn for episode in game.players for turn in episode.turns)
+        return any(segment.epoch != state.epochs.current for turn in turns for segment in turn.generated)
 
     actions: list[Action] = []
     for index, slot in enumerate(group.slots):

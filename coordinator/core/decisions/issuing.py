@@ -320,7 +320,7 @@ class Round:
         """Whether the next turn should wait for the peer that made the last one, which may have it in its cache."""
         if episode is None or episode.last_peer in (None, member.peer_id):
             return False
-        if self._now - episode.ready_at >= self._state.settings.episodes.sticky_s:
+        if self._now - episode.game.ready_at >= self._state.settings.episodes.sticky_s:
             return False
         other = self._state.members.get(episode.last_peer)
         return other is not None and other.may_work
@@ -341,8 +341,8 @@ class Round:
                 *(prompt.environment, prompt.agents),
             )
         )
-        for index in range(len(group.slots)):
-            self.actions += state.open_episode(group, index)
+        for first in group.firsts:
+            self.actions += state.open_game(group, first)
         return group
 
     def oldest_to_begin(
@@ -365,7 +365,9 @@ class Round:
         chance, slots = state.forecast.caution.chance, state.settings.samples_per_group
         if group is not None:  # it was begun: a smaller chance suffices to complete what is left
             chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
-        turns = state.forecast.turns if group is None else state.forecast.turns_left(group.episodes())
+        turns = (
+            state.forecast.turns if group is None else state.forecast.turns_left([game for _, game in group.games()])
+        )
         later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance, turns)
         needed = Version(max(needed, pacing.next_step + later - pacing.limit_of(made_with)))
         fresh = pacing.oldest_fresh_version(groups_ahead, made_with)

@@ -42,6 +42,7 @@ from coordinator.core.events.actions import (
     ServeBatch,
     StoreEpisode,
     StoreRollout,
+    together,
 )
 from coordinator.core.events.episode_events import CloseEpisode
 from coordinator.core.events.events import (
@@ -56,7 +57,7 @@ from coordinator.core.events.events import (
 from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from coordinator.core.leases.batches import too_old
 from coordinator.core.leases.drop_counts import DropReason, RefusalReason
-from coordinator.core.leases.episodes import Episode, EpisodeEnd
+from coordinator.core.leases.episodes import Episode, EpisodeEnd, Game
 from coordinator.core.leases.groups import Group
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
@@ -84,7 +85,7 @@ class Rollouts:
         self._storing: dict[RolloutId, _Storing] = {}
         self._storing_by_key: dict[AttemptKey, RolloutId] = {}
         self._last_rollout = last_rollout
-        self.episodes = Episodes(state, self._store_episode)
+        self.episodes = Episodes(state, self._store_game)
 
     # ---------------------------------------------------------------- received and checked
 
@@ -176,19 +177,27 @@ class Rollouts:
         actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, rollout)]
         return actions + state.close_attempts(losers, "late_duplicate", notify_peers=True) if losers else actions
 
-    def _store_episode(self, group: Group, index: int, episode: Episode, end: EpisodeEnd) -> list[Action]:
-        """Fill the slot of an episode that has ended with all of it, and store it with its reward."""
+    def _store_game(self, group: Group, first: int, game: Game, end: EpisodeEnd) -> list[Action]:
+        """Fill the slots of a game that has ended with its episodes, and store them with their rewards, all at once."""
         state = self._state
+        state.forecast.episode_ended(game.turn_count)
+        state.episodes.ended[end] += 1
+        state.episodes.closed(game.episode)
+        stored: list[Action] = [
+            self._store_episode(group, index, episode, end)
+            for index, episode in zip(group.game_slots(first), game.players, strict=True)
+        ]
+        return [*together(stored), CloseEpisode(game.episode, end)]
+
+    def _store_episode(self, group: Group, index: int, episode: Episode, end: EpisodeEnd) -> StoreEpisode:
+        """Fill the slot of an episode that has ended with all of it."""
         self._last_rollout += 1
         rollout_id = RolloutId(self._last_rollout)
         segments = tuple(segment for turn in episode.turns for segment in turn.segments)
-        state.forecast.episode_ended(len(episode.turns))
-        state.episodes.ended[end] += 1
-        state.episodes.closed(episode.episode)
         oldest, newest = episode.oldest_version, episode.newest_version
         if oldest is None or newest is None:
-            raise ValueError(f"episode {episode.episode} ended without a turn")
-        attempt = state.book.fill_pending(episode, rollout_id, oldest, newest)
+            raise ValueError(f"episode {episode.game.episode} ended without a turn")
+        attempt = self._state.book.fill_pending(episode, rollout_id, oldest, newest)
         ended = Rollout(
             *(attempt.lease_id, attempt.fencing_token, group.group_id, index, segments),
             *("stop" if end == "done" else "length", 0.0),
@@ -197,10 +206,7 @@ class Rollouts:
         rollout = with_body(ended, parts)
         self._storing[rollout_id] = _Storing(attempt.peer_id, rollout, attempt, [], episode.reward)
         self._storing_by_key[attempt.key] = rollout_id
-        return [
-            StoreEpisode(rollout_id, attempt.peer_id, group.prompt.problem_id, rollout, episode.reward),
-            CloseEpisode(episode.episode, end),
-        ]
+        return StoreEpisode(rollout_id, attempt.peer_id, group.prompt.problem_id, rollout, episode.reward)
 
     def _keep_interrupted(self, attempt: Attempt, rollout: Rollout) -> None:
         given = attempt.prefix or ()
@@ -356,8 +362,9 @@ def review(state: CoreState, group: Group) -> list[Action]:
 
 
 def without_advantage(group: Group) -> bool:
-    """Whether every rollout of a ready group has the same reward."""
-    return len({filling.reward for filling in group.fillings()}) == 1
+    """Whether all rollouts of a ready group have the same reward; agents are compared with their own kind only."""
+    fillings, agents = group.fillings(), group.prompt.agents
+    return all(len({one.reward for one in fillings[agent::agents]}) == 1 for agent in range(agents))
 
 
 # ---------------------------------------------------------------- in a batch

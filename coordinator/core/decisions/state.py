@@ -16,6 +16,7 @@ from coordinator.core.events.actions import (
     CloseGroup,
     EndSession,
     StopPeer,
+    together,
 )
 from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode
@@ -23,7 +24,7 @@ from coordinator.core.events.restored import Restored, RestoredAttempt, Restored
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.batches import Batches, Usefulness
 from coordinator.core.leases.drop_counts import LOST, TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
-from coordinator.core.leases.episodes import Episode, EpisodeBook
+from coordinator.core.leases.episodes import EpisodeBook, Game
 from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.forecast import Forecast
 from coordinator.core.leases.groups import Group, environment_seed
@@ -151,8 +152,8 @@ class CoreState:
     def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
         """Drop a whole group: its rollouts for ``reasons``, in slot order, and its attempts in flight."""
         actions = self.close_attempts(group.live(), live_reason, notify_peers=True)
-        for index in range(len(group.slots)):
-            actions += self.close_episode(group, index, live_reason)
+        for first, _ in group.games():
+            actions += self.close_game(group, first, live_reason)
         fillings = group.fillings()
         self.book.remove(group)
         for index in range(len(group.slots)):
@@ -162,7 +163,8 @@ class CoreState:
             if filling.stored:
                 peer_id = filling.attempt.peer_id
                 self.offer_for_audit(Unseen(filling.rollout_id, peer_id, filling.oldest_version))
-        return [*actions, CloseGroup(group.group_id)]
+        actions.append(CloseGroup(group.group_id))
+        return actions if group.prompt.agents == 1 else together(actions)
 
     def offer_for_audit(self, unseen: Unseen) -> None:
         """Have the learner judge a rollout on which it does not train, if it is chosen."""
@@ -183,33 +185,40 @@ class CoreState:
         )
 
     def drop_rollout(self, group: Group, index: int, reason: DropReason) -> list[Action]:
-        """Drop the rollout of one slot; the slot will be issued again."""
-        dropped = self._drop(self.book.reopen(group, index).attempt, reason)
-        return [dropped, *self.open_episode(group, index)]
+        """Drop the rollout of one slot, and of its game's other agents with it; the slots will be issued again."""
+        dropped: list[Action] = [
+            self._drop(self.book.reopen(group, one).attempt, reason) for one in group.game_slots(index)
+        ]
+        return [*together(dropped), *self.open_game(group, group.game_slots(index)[0])]
 
-    def open_episode(self, group: Group, index: int, episode: Episode | None = None) -> list[Action]:
-        """Open the environment of an empty slot, if its problem has one, for ``episode`` or for a new one."""
+    def open_game(self, group: Group, first: int, game: Game | None = None) -> list[Action]:
+        """Open the environment of empty slots, if their problem has one, for ``game`` or for a new one.
+
+        ``first``: the sample index of the first agent.
+        """
         name = group.prompt.environment
         if not name:
             return []
-        opened = self.episodes.new_id(group.group_id, index)
-        episode = episode or Episode(opened)
-        episode.reopen(opened)
-        self.book.set_episode(group, index, episode)
+        opened = self.episodes.new_id(group.group_id, first)
+        game = game or Game.of(opened, group.prompt.agents)
+        game.reopen(opened)
+        self.book.set_game(group, first, game)
         self.episodes.asked(opened, self.now)
         seed = environment_seed(self.settings.seed, group.group_id)
         return [OpenEpisode(opened, name, group.prompt.problem_id, seed)]
 
-    def close_episode(self, group: Group, index: int, reason: DropReason) -> list[Action]:
-        """End the episode of a slot, if it has one, without a rollout."""
-        episode = group.slots[index].episode
+    def close_game(self, group: Group, first: int, reason: DropReason) -> list[Action]:
+        """End a game that goes on, without a rollout."""
+        episode = group.slots[first].episode
         if episode is None:
-            return []
-        actions: list[Action] = [CloseEpisode(episode.episode, reason)]
-        if episode.pending is not None:
-            actions.append(self._drop(self.book.end_turn(episode), reason))
-        self.episodes.closed(episode.episode)
-        self.book.set_episode(group, index, None)
+            raise ValueError(f"slot {first} of group {group.group_id} has no episode")
+        game = episode.game
+        actions: list[Action] = [CloseEpisode(game.episode, reason)]
+        for one in game.players:
+            if one.pending is not None:
+                actions.append(self._drop(self.book.end_turn(one), reason))
+        self.episodes.closed(game.episode)
+        self.book.set_game(group, first, None)
         return actions
 
     def dismiss(self, peer_id: PeerId) -> Action:
@@ -224,12 +233,7 @@ class CoreState:
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the threat model is broken (I2, I3, I6, I11)."""
         self.book.validate()
-        going_on = [
-            (slot.episode, (group.group_id, index))
-            for group in self.book
-            for index, slot in enumerate(group.slots)
-            if slot.episode is not None
-        ]
+        going_on = [(game, (group.group_id, first)) for group in self.book for first, game in group.games()]
         self.episodes.validate(going_on)
         self.evaluations.validate()
         self.batches.validate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from capacity.replan.events import Problem
@@ -301,6 +302,41 @@ class StoreEpisode:
     reward: float
 
 
+Change = CloseAttempt | DropTurns | CloseGroup | StoreEpisode
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTogether:
+    """Make several changes of the ledger in one transaction: a crash leaves all of them or none.
+
+    The agents of a game end, or begin anew, together. Each StoreEpisode is answered as it is on its own.
+    """
+
+    changes: tuple[Change, ...]
+
+    @property
+    def episodes(self) -> list[StoreEpisode]:
+        """Return the episodes that are stored, in order."""
+        return [one for one in self.changes if isinstance(one, StoreEpisode)]
+
+
+def each(actions: Iterable[Action]) -> Iterator[Action]:
+    """Yield actions, and in place of those that are committed together each change of them."""
+    for action in actions:
+        if isinstance(action, CommitTogether):
+            yield from action.changes
+        else:
+            yield action
+
+
+def together(actions: Sequence[Action]) -> list[Action]:
+    """Return the actions with their changes of the ledger, if there are several, in one transaction before the rest."""
+    changes = tuple(one for one in actions if isinstance(one, Change))
+    if len(changes) < 2:
+        return list(actions)
+    return [CommitTogether(changes), *(one for one in actions if not isinstance(one, Change))]
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerUpload:
     """Send the verdict on one uploaded rollout; ``reason`` is empty if it is accepted."""
@@ -463,6 +499,7 @@ Action = (
     | StoreTurn
     | DropTurns
     | StoreEpisode
+    | CommitTogether
     | OpenEpisode
     | StepEpisode
     | CloseEpisode

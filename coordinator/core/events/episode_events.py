@@ -44,11 +44,11 @@ class OpenEpisode:
 
 @dataclass(frozen=True, slots=True)
 class StepEpisode:
-    """Send the environment an assistant turn; answered by EpisodeStepped or EpisodeFailed.
+    """Send the environment an assistant turn of the agent that acts; answered by EpisodeStepped or EpisodeFailed.
 
     ``tokens`` are those that the policy generated in this turn, with the stop token, if it ended with one. ``turn``
-    counts from 0. ``truncated``: no further turn follows, because the episode reached a limit: the environment still
-    gives its reward, and is done.
+    counts from 0, over all agents. ``truncated``: no further turn follows, because the episode reached a limit: the
+    environment still gives its reward, and is done.
     """
 
     episode: EpisodeId
@@ -73,11 +73,13 @@ class EpisodeOpened:
     """The environment of an episode was reset.
 
     ``prompt_tokens`` are appended to the prompt of the group, as a user segment, before the first assistant turn. They
-    are empty where the prompt already has everything that the policy is told.
+    are empty where the prompt already has everything that the policy is told. ``speaker`` is the index of the agent
+    that acts first, in a game of several.
     """
 
     episode: EpisodeId
     prompt_tokens: tuple[int, ...] = ()
+    speaker: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ class EpisodeStepped:
     rendered observation with everything that the chat template puts between two assistant turns, up to where the next
     one begins. They are ignored if ``done``. ``reward`` is that of this step: an episode's reward is the sum over its
     turns, and has to be finite.
+
+    In a game of several agents ``speaker`` is the index of the one that acts next, and is shown the observation:
+    appended to its own episode, which others do not see. ``rewards`` are those of all agents then, by index.
     """
 
     episode: EpisodeId
@@ -96,6 +101,12 @@ class EpisodeStepped:
     observation_role: ObservationRole
     reward: float
     done: bool
+    speaker: int = 0
+    rewards: tuple[float, ...] = ()
+
+    def rewards_of(self, agents: int) -> tuple[float, ...]:
+        """Return the reward of each of so many agents."""
+        return self.rewards if agents > 1 else (self.reward,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """Keep episodes: slots whose problem has an environment, which answers each assistant turn.
 
+A game has one agent, or several, each of which has a slot and an episode of its own; the environment says which one
+acts next. The turns of a game come one after the other, whoever acts.
+
     opening ──► ready ──► storing ──► stepping ──► ready ... until it ends
                  (leased)  (a turn)    (the environment answers)
 
@@ -67,46 +70,54 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Episode:
-    """One episode that goes on. Times are the core's clock in seconds."""
+class Game:
+    """What an environment plays: the episodes of all its agents, of which one acts at a time.
 
-    episode: EpisodeId
+    Most games have one agent. Each agent has a slot of its own, one after the other, and so a trajectory of its own.
+    Times are the core's clock in seconds.
+    """
+
+    episode: EpisodeId  # of this opening of its environment
+    players: list[Episode] = field(default_factory=list)  # one for each agent
+    speaker: int = 0  # the agent that acts, or acted last
     stage: Stage = "opening"
-    turns: list[Turn] = field(default_factory=list)
-    observation: Segment | None = None  # answered after the last turn, or before the first one
-    prefix: Prefix = ()  # with which the next turn begins
-    answered: int = 0  # turns that this opening of the environment has answered
-    reward: float = 0.0  # sum over those turns
-    pending: Attempt | None = None  # made the last turn, which the environment has not answered yet
     truncated: EpisodeEnd | None = None  # the limit that the last turn reached
     failures: int = 0  # of its environment since it last got beyond the question at which one failed
     failed_at: int = -1  # the latest question at which one failed; see ``question``
     begun_at: float | None = None  # when its first turn was received; None before
     ready_at: float = 0.0
-    last_peer: PeerId | None = None  # made the last turn, and may have it in its cache
+
+    @classmethod
+    def of(cls, episode: EpisodeId, agents: int) -> Game:
+        """Return a game with so many agents, none of which has acted."""
+        game = cls(episode)
+        game.players = [Episode(game) for _ in range(agents)]
+        return game
 
     @property
-    def may_be_leased(self) -> bool:
-        """Whether the next turn may be generated."""
-        return self.stage == "ready"
+    def acting(self) -> Episode:
+        """The episode of the agent that acts, or acted last."""
+        return self.players[self.speaker]
 
     @property
-    def is_replayed(self) -> bool:
-        """Whether the environment has still to answer turns that were answered before, or is opened for the first time.
-
-        Then a peer's next turn has to wait.
-        """
-        return self.stage == "opening" or self.answered < len(self.turns) - (self.pending is not None)
+    def turn_count(self) -> int:
+        """Number of turns of all agents."""
+        return sum(len(one.turns) for one in self.players)
 
     @property
-    def oldest_version(self) -> Version | None:
-        """Version of the oldest assistant segment; None before the first turn."""
-        return min((segment.version for turn in self.turns for segment in turn.generated), default=None)
+    def answered(self) -> int:
+        """Turns of all agents that this opening of the environment has answered."""
+        return sum(one.answered for one in self.players)
 
     @property
-    def newest_version(self) -> Version | None:
-        """Version of the newest assistant segment; None before the first turn."""
-        return max((segment.version for turn in self.turns for segment in turn.generated), default=None)
+    def all_acted(self) -> bool:
+        """Whether every agent has had a turn: otherwise there is nothing to train it on."""
+        return all(one.turns for one in self.players)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the last turn of every agent still waits for the end of the game."""
+        return all(one.pending is not None for one in self.players)
 
     @property
     def question(self) -> int:
@@ -127,9 +138,59 @@ class Episode:
         if self.question >= self.failed_at:
             self.failures = 0
 
-    def begun_anew(self, episode: EpisodeId) -> Episode:
-        """Return an episode in place of this one, without its turns; how often its environment failed counts on."""
-        return Episode(episode, failures=self.failures, failed_at=self.failed_at)
+    def begun_anew(self) -> Game:
+        """Return a game in place of this one, without its turns; how often its environment failed counts on."""
+        game = Game.of(self.episode, len(self.players))
+        game.failures, game.failed_at = self.failures, self.failed_at
+        return game
+
+    def reopen(self, episode: EpisodeId) -> None:
+        """Begin with a new environment, which answers the recorded turns again."""
+        self.episode, self.stage, self.truncated = episode, "opening", None
+        for one in self.players:
+            one.answered, one.reward = 0, 0.0
+
+
+@dataclass(slots=True)
+class Episode:
+    """One agent's side of a game that goes on: what it said and was shown."""
+
+    game: Game = field(repr=False)
+    turns: list[Turn] = field(default_factory=list)
+    observation: Segment | None = None  # answered after the last turn, or before the first one
+    prefix: Prefix = ()  # with which the next turn begins
+    answered: int = 0  # turns that this opening of the environment has answered
+    reward: float = 0.0  # sum over the turns of the game
+    pending: Attempt | None = None  # made the last turn: it fills the slot, or ends when the agent acts again
+    last_peer: PeerId | None = None  # made the last turn, and may have it in its cache
+
+    @property
+    def may_be_leased(self) -> bool:
+        """Whether the next turn may be generated: the agent acts now."""
+        return self.game.stage == "ready" and self.game.acting is self
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the environment has still to answer turns that were answered before, or is opened for the first time.
+
+        Then a peer's next turn has to wait.
+        """
+        return self.game.stage != "ready"
+
+    @property
+    def oldest_version(self) -> Version | None:
+        """Version of the oldest assistant segment; None before the first turn."""
+        return min((segment.version for turn in self.turns for segment in turn.generated), default=None)
+
+    @property
+    def newest_version(self) -> Version | None:
+        """Version of the newest assistant segment; None before the first turn."""
+        return max((segment.version for turn in self.turns for segment in turn.generated), default=None)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all turns, with what the environment answered between them."""
+        return sum(segment.token_count for turn in self.turns for segment in turn.segments)
 
     def observed(self, observation: Segment | None) -> None:
         """Append what the environment answered: the next turn begins with everything so far."""
@@ -144,11 +205,6 @@ class Episode:
         self.observation = None
         self.prefix += generated
         return turn
-
-    def reopen(self, episode: EpisodeId) -> None:
-        """Begin with a new environment, which answers the recorded turns again."""
-        self.episode, self.stage = episode, "opening"
-        self.answered, self.reward, self.truncated = 0, 0.0, None
 
 
 class EpisodeBook:
@@ -165,18 +221,18 @@ class EpisodeBook:
         self.turns = 0  # stored
 
     def __len__(self) -> int:
-        """Return the number of episodes that go on."""
+        """Return the number of games that go on."""
         return len(self._places)
 
     def new_id(self, group_id: GroupId, sample_index: int) -> EpisodeId:
-        """Return the id of a new opening of this slot's environment."""
+        """Return the id of a new opening of the environment of this slot, the first one of its game."""
         self._last += 1
         episode = EpisodeId(self._last)
         self._places[episode] = (group_id, sample_index)
         return episode
 
     def place(self, episode: EpisodeId) -> tuple[GroupId, int] | None:
-        """Return the group and sample index of an episode; None if this opening is over."""
+        """Return the group of a game and its first sample index; None if this opening is over."""
         return self._places.get(episode)
 
     def asked(self, episode: EpisodeId, now: float) -> None:
@@ -188,12 +244,15 @@ class EpisodeBook:
         self._places.pop(episode, None)
         self.unanswered.pop(episode, None)
 
-    def validate(self, going_on: Sequence[tuple[Episode, tuple[GroupId, int]]]) -> None:
-        """Raise AssertionError unless exactly these episodes go on, at these places."""
+    def validate(self, going_on: Sequence[tuple[Game, tuple[GroupId, int]]]) -> None:
+        """Raise AssertionError unless exactly these games go on, at these places."""
         assert {one.episode: place for one, place in going_on} == self._places, "episodes"
         asked = {one.episode for one, _ in going_on if one.stage in ("opening", "stepping")}
         assert asked == self.unanswered.keys(), "episodes whose environment was asked"
-        for one, _ in going_on:
-            assert one.answered <= len(one.turns), "an environment answered turns that do not exist"
-            assert one.stage != "ready" or one.answered == len(one.turns), "an episode goes on before it was answered"
-            assert one.stage != "ready" or one.pending is None, "an answered turn is pending"
+        for game, _ in going_on:
+            is_ready = game.stage == "ready"
+            for one in game.players:
+                assert one.game is game, "an episode is of another game"
+                assert one.answered <= len(one.turns), "an environment answered turns that do not exist"
+                assert not is_ready or one.answered == len(one.turns), "an episode goes on before it was answered"
+            assert not is_ready or game.acting.pending is None, "an answered turn is pending"

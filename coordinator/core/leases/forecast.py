@@ -18,7 +18,7 @@ from itertools import islice
 
 from capacity.model.pacing_rules import LAGS_WINDOW, PERIODS, SPEED_WINDOW, SPREAD_NEEDED, SPREAD_WINDOW, Caution
 from coordinator.core.leases.attempts import Attempt
-from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.episodes import Game
 from rollcast.runtime.windows import WINDOW, percentile_of
 from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import turn_start
@@ -184,7 +184,7 @@ class Forecast:
         self._environment_s.add(seconds)
 
     def episode_ended(self, turns: int) -> None:
-        """Measure how many turns an episode took."""
+        """Measure how many turns a game took, of all its agents."""
         self.turns += (turns - self.turns) * (_TURNS_WEIGHT if self.turns > 1.0 else 1.0)
 
     def version_came(self, version: Version, now: float) -> None:
@@ -266,11 +266,11 @@ class Forecast:
         per_s = self.slots_per_s(peer_id, now)
         return load / per_s if per_s else self._turnaround_s.quantile(0.5)
 
-    def turns_left(self, episodes: Sequence[Episode]) -> float:
-        """Return the generations that the slowest of a group's episodes still takes; 1 if it has none."""
-        if not episodes:
+    def turns_left(self, games: Sequence[Game]) -> float:
+        """Return the generations that the slowest of a group's games still takes; 1 if it has none."""
+        if not games:
             return 1.0
-        return max(1.0, self.turns - min(len(one.turns) for one in episodes))
+        return max(1.0, self.turns - min(one.turn_count for one in games))
 
     def ready_in_s(
         self, peer_id: PeerId, load: int, slots: int, now: float, chance: float, turns: float = 1.0

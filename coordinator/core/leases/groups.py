@@ -7,7 +7,7 @@ peer; each slot of a lease is an attempt. A slot has at most two live attempts (
               └────► closed with a reason; the slot is vacant again and issued before any new group
 
 A slot whose problem has an environment has an episode (coordinator/core/leases/episodes.py): each of its turns is an
-attempt, and only the last one fills the slot.
+attempt, and only the last one fills the slot. The agents of one game have the slots of consecutive sample indices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from coordinator.core.events.events import Prompt
 from coordinator.core.leases.attempts import Attempt, AttemptKey
-from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.episodes import Episode, Game
 from rollcast.wire.ids import GroupId, PeerId, RolloutId, Version
 
 LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
@@ -97,6 +97,21 @@ class Group:
     def episodes(self) -> list[Episode]:
         """Return the episodes that go on, in order of their sample index."""
         return [slot.episode for slot in self.slots if slot.episode is not None]
+
+    def games(self) -> list[tuple[int, Game]]:
+        """Return the games that go on, each with the sample index of its first agent's slot."""
+        firsts = ((index, self.slots[index].episode) for index in self.firsts)
+        return [(index, episode.game) for index, episode in firsts if episode is not None]
+
+    @property
+    def firsts(self) -> range:
+        """The sample indices of the first agents of all games; each slot if games have one agent."""
+        return range(0, len(self.slots), self.prompt.agents)
+
+    def game_slots(self, index: int) -> range:
+        """Return the sample indices of the game that this slot is of."""
+        first = index - index % self.prompt.agents
+        return range(first, first + self.prompt.agents)
 
     def fillings(self) -> list[Filling]:
         """Return the rollouts so far, in order of their sample index."""

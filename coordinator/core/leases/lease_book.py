@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredTurn
 from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix, authors_of
-from coordinator.core.leases.episodes import Episode, Turn
+from coordinator.core.leases.episodes import Episode, Game, Turn
 from coordinator.core.leases.groups import (
     LIVE_ATTEMPTS_MAX,
     Filling,
@@ -163,8 +163,10 @@ class LeaseBook(InFlight[Attempt]):
         """
         for restored in groups:
             group = self._new_group(restored.group_id, restored.prompt)
-            for index, turns in restored.turns.items():
-                group.slots[index].episode = restored_episode(turns)
+            for first in {group.game_slots(index)[0] for index in restored.turns}:
+                game = restored_game([restored.turns.get(index, ()) for index in group.game_slots(first)])
+                for index, episode in zip(group.game_slots(first), game.players, strict=True):
+                    group.slots[index].episode = episode
             for attempt in sorted(restored.live, key=lambda one: one.fencing_token):
                 self._restore_live(group, _restored_attempt(restored.group_id, attempt, deadline), restored)
             for rollout in restored.rollouts:
@@ -182,7 +184,7 @@ class LeaseBook(InFlight[Attempt]):
         """Take over an open attempt: it is in flight, or its turn was stored and its environment has to answer."""
         index = attempt.sample_index
         turns, episode = restored.turns.get(index, ()), group.slots[index].episode
-        if episode is None or (turns[-1].lease_id, index) != attempt.key:
+        if episode is None or not turns or (turns[-1].lease_id, index) != attempt.key:
             self._make_live(group, attempt)
             return
         episode.pending = self._pending[attempt.key] = attempt
@@ -313,7 +315,7 @@ class LeaseBook(InFlight[Attempt]):
         """
         attempt, episode.pending = episode.pending, None
         if attempt is None:
-            raise ValueError(f"episode {episode.episode} has no turn that waits for an answer")
+            raise ValueError(f"episode {episode.game.episode} has no turn that waits for an answer")
         del self._pending[attempt.key]
         self.shares.remove(attempt, live=False)
         self._remember(attempt, stored=True)
@@ -330,9 +332,10 @@ class LeaseBook(InFlight[Attempt]):
         self._index(group)
         return attempt
 
-    def set_episode(self, group: Group, index: int, episode: Episode | None) -> None:
-        """Give an empty slot its episode, or take it away; it must have no pending attempt."""
-        group.slots[index].episode = episode
+    def set_game(self, group: Group, first: int, game: Game | None) -> None:
+        """Give the empty slots of a game their episodes, or take them away; none must have a pending attempt."""
+        for number, index in enumerate(group.game_slots(first)):
+            group.slots[index].episode = None if game is None else game.players[number]
         self._index(group)
 
     def episode_changed(self, group: Group) -> None:
@@ -505,11 +508,13 @@ def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: fl
     )
 
 
-def restored_episode(turns: Sequence[RestoredTurn]) -> Episode:
-    """Return an episode with its recorded turns, whose environment has to be opened again."""
-    episode = Episode(EpisodeId(0), last_peer=turns[-1].peer_id if turns else None)
-    episode.turns = [Turn(one.observation, one.generated, one.body) for one in turns]
-    return episode
+def restored_game(recorded: Sequence[Sequence[RestoredTurn]]) -> Game:
+    """Return a game with the recorded turns of each agent, whose environment has to be opened again."""
+    game = Game.of(EpisodeId(0), len(recorded))
+    for episode, turns in zip(game.players, recorded, strict=True):
+        episode.turns = [Turn(one.observation, one.generated, one.body) for one in turns]
+        episode.last_peer = turns[-1].peer_id if turns else None
+    return game
 
 
 def _contains(ordered: list[GroupId], group_id: GroupId) -> bool:

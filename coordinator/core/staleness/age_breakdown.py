@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, RecordBatch, StoreEpisode, StoreRollout
+from coordinator.core.events.actions import (
+    Action,
+    CloseAttempt,
+    RecordAttempt,
+    RecordBatch,
+    StoreEpisode,
+    StoreRollout,
+    each,
+)
 from coordinator.core.events.events import (
     BatchRequested,
     Event,
@@ -151,7 +159,7 @@ class AgeBreakdown:
                 self._announced(event.version, now)
             case _:
                 pass
-        for action in actions:
+        for action in each(actions):
             if type(action) not in _WATCHED:
                 continue
             match action:

@@ -92,7 +92,7 @@ class LedgerJudge:
             act.CloseAttempt: self._close,
             act.StoreRollout: self._store,
             act.StoreTurn: self._turn,
-            act.StoreEpisode: self._episode,
+            act.StoreEpisode: lambda action: self._game([action]),
             act.DropTurns: lambda action: self._episodes.drop((action.group_id, action.sample_index)),
             act.CloseGroup: lambda action: self._episodes.drop_group(action.group_id),
             OpenEpisode: lambda action: self._wrong_episode("episode", self._episodes.opened(action)),
@@ -163,6 +163,8 @@ class LedgerJudge:
             if of_action is not None:
                 self._verdicts.checks += 1
                 of_action(action)
+            elif isinstance(action, act.CommitTogether):
+                self._together(action)
         if isinstance(event, ev.Tick):
             self._overdue()
 
@@ -377,6 +379,21 @@ class LedgerJudge:
             self._blame("I7", f"lease {key[0]}: a peer's turn has what an environment said", key[0])
         self._verdicts.trace.add(self._now, "turn", key[0], issued.slot, action.turn)
 
+    def _together(self, action: act.CommitTogether) -> None:
+        for change in action.changes:
+            if not isinstance(change, act.StoreEpisode):
+                self._of_action[type(change)](change)
+        if action.episodes:
+            self._game(action.episodes)
+
+    def _game(self, actions: Sequence[act.StoreEpisode]) -> None:
+        keys = [(one.rollout.lease_id, one.rollout.sample_index) for one in actions]
+        found = [self.books.attempts.get(key) for key in keys]
+        ended = [(one, it.slot, it.seed) for one, it in zip(actions, found, strict=True) if it is not None]
+        self._wrong_episode("episode", self._episodes.end(ended))
+        for action in actions:
+            self._episode(action)
+
     def _episode(self, action: act.StoreEpisode) -> None:
         books, rollout = self.books, action.rollout
         key = (rollout.lease_id, rollout.sample_index)
@@ -387,7 +404,6 @@ class LedgerJudge:
         if issued.slot in books.filled:
             self._blame("I6", f"the slot {issued.slot} is filled twice", issued.slot)
         self._last_rollout = max(self._last_rollout, action.rollout_id)
-        self._wrong_episode("episode", self._episodes.end(action, issued.slot, issued.seed))
         oldest = min(segment.version for segment in rollout.segments if segment.role == "assistant")
         issued.rollout_id = action.rollout_id
         books.filled[issued.slot] = key

@@ -6,20 +6,22 @@ coordinator recorded, or is stored as a rollout (I1). What is stored must be wha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.core.events import actions as act
 from coordinator.core.events.episode_events import OpenEpisode
 from coordinator.core.events.restored import Restored
 from rollcast.sim.engine import STOP_TOKEN, tokens_of
-from rollcast.sim.environment import answer, opening
+from rollcast.sim.environment import answer, opening, rewards, speaker
 from rollcast.sim.settings import FleetSettings
-from rollcast.wire.rollouts import Rollout, packed_of
+from rollcast.wire.rollouts import packed_of
 from rollcast.wire.token_ids import pack_ids, unpack_ids
 
 Key = tuple[int, int]  # lease and sample index
 Slot = tuple[int, int]  # group and sample index
+Ended = tuple[act.StoreEpisode, Slot, int]  # what is stored of one agent, its slot, and the slot's seed
 
 
 @dataclass(slots=True)
@@ -30,6 +32,37 @@ class Turn:
     tokens: tuple[int, ...]
     durable: bool = False
     acknowledged: bool = False
+
+
+@dataclass(slots=True)
+class _Side:
+    """What one agent's episode has to be."""
+
+    seed: int
+    turns: int = 0
+    expected: list[int] = field(default_factory=list)
+    masks: bytearray = field(default_factory=bytearray)
+    reward: float = 0.0
+
+    def take(self, said: Sequence[int], tokens: tuple[int, ...]) -> bool:
+        """Append a turn after what was said before it; return whether it follows from the seed and its place."""
+        start = len(self.expected) + len(said)
+        self.expected += [*said, *tokens]
+        self.masks += bytes(len(said)) + b"\1" * len(tokens)
+        self.turns += 1
+        sampled = tokens_of(self.seed, start, len(self.expected))
+        return self.seed < 0 or tokens in (tuple(sampled), (*sampled[:-1], STOP_TOKEN))
+
+    def differs(self, action: act.StoreEpisode) -> str:
+        """Return how what is stored differs from it; empty if it does not."""
+        rollout = action.rollout
+        if rollout.packed_completion != pack_ids(self.expected):
+            return "its tokens are not those of its turns and its environment"
+        if b"".join(segment.loss_mask for segment in rollout.segments) != bytes(self.masks):
+            return "its loss mask is not that of the assistant's tokens"
+        if any((b"\1" in one.loss_mask) != (one.role == "assistant") for one in rollout.segments):
+            return "its loss mask has what an environment said"
+        return "" if action.reward == self.reward else f"its reward is {action.reward}, not {self.reward}"
 
 
 class EpisodeBooks:
@@ -88,12 +121,13 @@ class EpisodeBooks:
         for slot in [slot for slot in self.turns if slot[0] == group_id]:
             self.drop(slot)
 
-    def end(self, action: act.StoreEpisode, slot: Slot, seed: int) -> str:
-        """Note an episode that is stored in place of its turns; return what is wrong with it."""
-        turns = self.turns.get(slot, [])
-        problem = self._wrong(action.problem_id, action.rollout, turns, seed, action.reward)
-        self._ending[action.rollout_id] = (slot, turns)
-        self.turns.pop(slot, None)
+    def end(self, ended: Sequence[Ended]) -> str:
+        """Note a game whose episodes are stored in place of its turns; return what is wrong with it."""
+        turns = [self.turns.get(slot, []) for _, slot, _ in ended]
+        problem = self._wrong(ended, turns)
+        for (action, slot, _), own in zip(ended, turns, strict=True):
+            self._ending[action.rollout_id] = (slot, own)
+            self.turns.pop(slot, None)
         return problem
 
     def ended(self, rollout_id: int) -> bool:
@@ -103,28 +137,47 @@ class EpisodeBooks:
             self._by_key.pop(turn.key, None)
         return ending is not None
 
-    def _wrong(self, problem_id: str, rollout: Rollout, turns: Sequence[Turn], seed: int, reward: float) -> str:
-        """Return why the episode is not what its turns and its environment make of it; empty if it is."""
-        environment = self._seeds.get(problem_id)
-        if environment is None or not turns:
+    def _wrong(self, ended: Sequence[Ended], turns: Sequence[Sequence[Turn]]) -> str:
+        """Return why the episodes are not what their turns and their environment make of them; empty if they are."""
+        agents, slots = self._settings.agents, [slot for _, slot, _ in ended]
+        if not slots or slots != [(slots[0][0], slots[0][1] + agent) for agent in range(agents)]:
+            return f"the slots {slots} are not those of one game"
+        environment = self._seeds.get(ended[0][0].problem_id)
+        if environment is None or not all(turns) or slots[0][1] % agents:
             return "an episode without an environment, or without a turn"
-        said, expected, masks, rewards = opening(environment), list[int](), bytearray(), 0.0
-        for number, turn in enumerate(turns):
-            masks += bytes(len(said)) + b"\1" * len(turn.tokens)
-            expected += [*said, *turn.tokens]
-            start = len(expected) - len(turn.tokens)
-            sampled = tokens_of(seed, start, len(expected))
-            if seed >= 0 and turn.tokens not in (tuple(sampled), (*sampled[:-1], STOP_TOKEN)):
+        sides = [_Side(seed) for _, _, seed in ended]
+        said = opening(environment)
+        for number in range(sum(map(len, turns))):
+            agent = speaker(environment, number, agents)
+            if sides[agent].turns == len(turns[agent]):
+                return f"another agent acted than the environment named, in turn {number}"
+            turn = turns[agent][sides[agent].turns]
+            if not sides[agent].take(said, turn.tokens):
                 return f"turn {number} does not follow from the seed and its place"
-            said, step, _ = answer(environment, number, turn.tokens, self._settings.turns_most)
-            rewards += step
-        if rollout.packed_completion != pack_ids(expected):
-            return "its tokens are not those of its turns and its environment"
-        if b"".join(segment.loss_mask for segment in rollout.segments) != bytes(masks):
-            return "its loss mask is not that of the assistant's tokens"
-        if any((b"\1" in one.loss_mask) != (one.role == "assistant") for one in rollout.segments):
-            return "its loss mask has what an environment said"
-        return "" if reward == rewards else f"its reward is {reward}, not {rewards}"
+            said, step, _ = answer(environment, number, turn.tokens, self._settings.turns_most, agents)
+            given = rewards(environment, number, turn.tokens, agents) if agents > 1 else (step,)
+            for side, reward in zip(sides, given, strict=True):
+                side.reward += reward
+        problems = (side.differs(action) for side, (action, _, _) in zip(sides, ended, strict=True))
+        return next(filter(None, problems), "")
+
+    def _torn(self, restored: Restored) -> list[str]:
+        """Return the games of several agents of which a crash left only a part."""
+        agents, found = self._settings.agents, list[str]()
+        groups = [group for group in restored.groups if agents > 1 and group.prompt.environment]
+        for group in groups:
+            filled = {one.attempt.sample_index for one in group.rollouts}
+            environment = self._seeds.get(group.prompt.problem_id, 0)
+            for first in range(0, self._settings.samples_per_group, agents):
+                slots = range(first, first + agents)
+                made = [len(group.turns.get(index, ())) for index in slots]
+                order = Counter(speaker(environment, turn, agents) for turn in range(sum(made)))
+                ended = filled.intersection(slots)
+                if ended and (len(ended) < agents or sum(made)):
+                    found.append(f"of the game at slot {first} of group {group.group_id} only a part ended")
+                elif [order[agent] for agent in range(agents)] != made:
+                    found.append(f"of the game at slot {first} of group {group.group_id} turns are missing: {made}")
+        return found
 
     def restarted(self, restored: Restored) -> list[str]:
         """Compare what was acknowledged with a restarted coordinator's state; return what is lost."""
@@ -138,7 +191,8 @@ class EpisodeBooks:
         durable = {int(one.rollout_id) for group in restored.groups for one in group.rollouts}
         promised = {**self.turns, **{slot: turns for one, (slot, turns) in self._ending.items() if one not in durable}}
         open_groups = {int(group.group_id) for group in restored.groups}
-        lost = [
+        lost = self._torn(restored)
+        lost += [
             f"the acknowledged turn {number} of the slot {slot} is lost"
             for slot, turns in sorted(promised.items())
             if slot[0] in open_groups

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.core.decisions import episodes
+from coordinator.core.decisions import episodes, rollouts
 from coordinator.core.decisions.episodes import Episodes
 from coordinator.core.events.actions import AnswerUpload
+from coordinator.core.events.episode_events import EpisodeStepped
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.episodes import Episode
 from rollcast.sim.mutants.planting import Mutant, Patch
@@ -47,6 +48,17 @@ def _keep_reward(reopen: Any) -> Any:
     return mutated
 
 
+def _first_reward_for_all(rewards_of: Any) -> Any:
+    def mutated(self: EpisodeStepped, agents: int) -> Any:
+        return (rewards_of(self, agents)[0],) * agents
+
+    return mutated
+
+
+def _one_by_one(_together: Any) -> Any:
+    return list
+
+
 MUTANTS = (
     Mutant(
         "turn-acknowledged-before-commit",
@@ -82,5 +94,19 @@ MUTANTS = (
         "the age of an episode is that of its newest turn",
         (Patch(Episode, "oldest_version", lambda _original: Episode.newest_version),),
         _EPISODES,
+    ),
+    Mutant(
+        "agents-stored-one-by-one",
+        "episode",
+        "the episodes of a game's agents are stored, or given up, in one transaction each",
+        (Patch(episodes, "together", _one_by_one), Patch(rollouts, "together", _one_by_one)),
+        _EPISODES | {"agents": 2, "samples_per_group": 4},
+    ),
+    Mutant(
+        "agents-rewarded-alike",
+        "episode",
+        "every agent of a game gets the reward of the first one",
+        (Patch(EpisodeStepped, "rewards_of", _first_reward_for_all),),
+        _EPISODES | {"agents": 2, "samples_per_group": 4},
     ),
 )

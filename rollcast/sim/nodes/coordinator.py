@@ -323,6 +323,11 @@ class CoordinatorNode(Server):
                 self._kept(store.drop_turns(action))
             case act.StoreEpisode():
                 self._kept(store.store_episode(action, exact=False), ev.RolloutStored(action.rollout_id))
+            case act.CommitTogether():
+                committed = store.commit_together(action)
+                self._kept(committed)
+                for one in action.episodes:
+                    self._kept(committed, ev.RolloutStored(one.rollout_id))
             case OpenEpisode() | StepEpisode() | CloseEpisode():
                 self.environments.carry_out(action, self.apply)
             case act.AnswerUpload():
@@ -433,7 +438,9 @@ class CoordinatorNode(Server):
 
     def _prompt(self, number: int) -> ev.Prompt:
         has_environment = self.ground.settings.turns_most > 0 and number % 2 == 0
-        return ev.Prompt(f"p{number}", (2, 3), str(number + 1), environment.NAME if has_environment else "")
+        if not has_environment:
+            return ev.Prompt(f"p{number}", (2, 3), str(number + 1))
+        return ev.Prompt(f"p{number}", (2, 3), str(number + 1), environment.NAME, self.ground.settings.agents)
 
     def _answer_upload(self, action: act.AnswerUpload) -> None:
         upload = self._uploads.pop(action.upload_id)

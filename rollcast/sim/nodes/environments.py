@@ -14,7 +14,7 @@ from coordinator.core.events.episode_events import (
     StepEpisode,
 )
 from coordinator.core.events.events import Event
-from rollcast.sim.environment import answer, opening
+from rollcast.sim.environment import answer, opening, rewards, speaker
 from rollcast.sim.kernel.process import Process
 from rollcast.sim.settings import FleetSettings
 from rollcast.wire.ids import EpisodeId
@@ -40,13 +40,17 @@ class Environments:
         match action:
             case OpenEpisode():
                 self._seeds[action.episode] = action.seed
-                self._later(EpisodeOpened(action.episode, opening(action.seed)), apply)
+                first = speaker(action.seed, 0, self._settings.agents)
+                self._later(EpisodeOpened(action.episode, opening(action.seed), first), apply)
             case StepEpisode():
                 seed = self._seeds[action.episode]
-                said, reward, done = answer(seed, action.turn, action.tokens, self._settings.turns_most)
-                role = "tool" if action.turn % 2 else "user"
+                turn, agents = action.turn, self._settings.agents
+                said, reward, done = answer(seed, turn, action.tokens, self._settings.turns_most, agents)
+                role = "tool" if turn % 2 else "user"
                 done |= action.truncated
-                self._later(EpisodeStepped(action.episode, action.turn, said, role, reward, done), apply)  # type: ignore[arg-type]
+                following, given = speaker(seed, turn + 1, agents), rewards(seed, turn, action.tokens, agents)
+                stepped = EpisodeStepped(action.episode, turn, said, role, reward, done, following, given)  # type: ignore[arg-type]
+                self._later(stepped, apply)
             case _:
                 self._seeds.pop(action.episode, None)
 

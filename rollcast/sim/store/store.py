@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
     Note,
     RecordAttempt,
@@ -204,6 +205,9 @@ class MemoryStore:
 
     def drop_turns(self, action: DropTurns) -> asyncio.Future[None]:
         return self.submit(self.tables.drop_turns, action)
+
+    def commit_together(self, action: CommitTogether, *, problem: ProblemReward | None = None) -> asyncio.Future[None]:
+        return self.submit(self.tables.commit_together, action, problem)
 
     def store_episode(
         self, action: StoreEpisode, *, exact: bool, problem: ProblemReward | None = None

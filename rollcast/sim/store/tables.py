@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
     RecordAttempt,
     RecordBatch,
@@ -144,15 +146,26 @@ class Tables:
         self._issued += 1
 
     def close_attempt(self, action: CloseAttempt) -> None:
+        attempt = self._closable(action)
+        if attempt is not None:
+            self._drop(attempt, action.reason)
+
+    def _closable(self, action: CloseAttempt) -> Attempt | None:
+        """Return the attempt to be closed; None if another attempt's rollout has closed it already."""
         found = self._attempts.get((action.lease_id, action.sample_index))
         attempt = None if found is None else found[1]
         if attempt is not None and action.reason == "late_duplicate" == attempt.closed:
-            return  # the other rollout's own transaction did it
+            return None  # the other rollout's own transaction did it
         if attempt is None or attempt.state not in ("open", "filled"):
             raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open")
-        self._drop(attempt, action.reason)
+        return attempt
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> None:
+        self._check_storable(actions)
+        for action in actions:
+            self._store(action)
+
+    def _check_storable(self, actions: Sequence[StoreRollout]) -> None:
         for action in actions:
             found = self._attempts.get((action.rollout.lease_id, action.rollout.sample_index))
             if found is None or found[1].state != "open" or action.rollout_id in self._rollouts:
@@ -162,8 +175,6 @@ class Tables:
             rivals = self._rivals(found)
             if any(one.state in ("filled", "trained") for one in rivals):
                 raise contradicted(f"slot {action.rollout.sample_index} of group {found[0]} has a rollout")
-        for action in actions:
-            self._store(action)
 
     def store_turn(self, action: StoreTurn) -> None:
         rollout = action.rollout
@@ -180,6 +191,25 @@ class Tables:
         group = self._groups.get(action.group_id)
         if group is not None:
             group.turns.pop(action.sample_index, None)
+
+    def commit_together(self, action: CommitTogether, problem: ProblemReward | None) -> None:
+        for change in action.changes:  # all of them can be made, or none is
+            if isinstance(change, CloseAttempt):
+                self._closable(change)
+            elif isinstance(change, StoreEpisode):
+                self._check_storable([StoreRollout(change.rollout_id, change.peer_id, change.rollout)])
+        for change in action.changes:
+            match change:
+                case CloseAttempt():
+                    self.close_attempt(change)
+                case DropTurns():
+                    self.drop_turns(change)
+                case CloseGroup():
+                    self.close_group(change)
+                case StoreEpisode():
+                    self.store_episode(change, change.reward >= 1.0, problem)
+                case _:
+                    assert_never(change)
 
     def store_episode(self, action: StoreEpisode, exact: bool, problem: ProblemReward | None) -> None:
         self.store_rollouts([StoreRollout(action.rollout_id, action.peer_id, action.rollout)])

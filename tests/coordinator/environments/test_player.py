@@ -16,7 +16,7 @@ from coordinator.core.events.episode_events import (
     StepEpisode,
 )
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Reply, Turn
+from coordinator.environments.games import Reply, Start, Turn
 from coordinator.environments.player import EpisodePlayer
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import TaskError
@@ -114,3 +114,37 @@ async def test_workers_that_do_not_start_end_the_run() -> None:
 async def test_a_bug_ends_the_run_instead_of_leaving_the_core_without_an_answer() -> None:
     with pytest.raises(KeyError):
         await answers(FakePool(), OpenEpisode(EPISODE, "sums", "sums:0", 1), data={})
+
+
+async def test_agents_are_shown_what_is_theirs_behind_their_own_last_turn() -> None:
+    pool = FakePool(
+        Reply(({"role": "user", "content": "2?"},), 0.0, False, "b", {"a": 0.5}),
+        Reply(({"role": "user", "content": "3?"},), 0.0, False, "a", {}),
+        Reply((), 0.0, True, "", {"b": 1.0}),
+    )
+    shown = {"role": "user", "content": "1?"}
+    pool.start_with = Start((QUESTION,), (), ("a", "b"), "a", (shown,))
+    data = DATA | {"agents": ["a", "b"], "rules": [QUESTION], "messages": [QUESTION, shown]}
+    events = await answers(
+        pool,
+        OpenEpisode(EPISODE, "sums", "sums:0", seed=1),
+        *(step("7", EOS, turn=turn) for turn in range(3)),
+        data=data,
+    )
+    first = tuple(TOKENIZER.encode_shown([QUESTION], [{"role": "user", "content": "2?"}]))
+    reply = tuple(TOKENIZER.encode_reply([{"role": "user", "content": "3?"}], ended=True))
+    assert events == [
+        EpisodeOpened(EPISODE, tuple(TOKENIZER.encode_shown([QUESTION], [shown])), 0),
+        EpisodeStepped(EPISODE, 0, first, "user", 0.0, False, 1, (0.5, 0.0)),
+        EpisodeStepped(EPISODE, 1, reply, "user", 0.0, False, 0, (0.0, 0.0)),
+        EpisodeStepped(EPISODE, 2, (), "user", 0.0, True, 0, (0.0, 1.0)),
+    ]
+
+
+async def test_a_game_of_several_agents_has_to_begin_with_the_rules_of_its_prompt() -> None:
+    pool = FakePool()
+    pool.start_with = Start(({"role": "user", "content": "9="},), (), ("a", "b"), "a", (QUESTION,))
+    data = DATA | {"agents": ["a", "b"], "rules": [QUESTION]}
+    (event,) = await answers(pool, OpenEpisode(EPISODE, "sums", "sums:0", seed=1), data=data)
+    assert isinstance(event, EpisodeFailed)
+    assert not event.retryable

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.config.config import CoordinatorConfig, TokenizerConfig
-from coordinator.prompts.loading import SkipLog
+from coordinator.prompts.loading import SkipLog, check_agents
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.tokenizers import check_stop_strings, run_tokenizer, stored_tokenizer
 from coordinator.tasks.checks.task import Problem, Score
@@ -183,3 +183,11 @@ def test_a_stop_string_that_no_completion_can_hold_is_refused(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no completion can hold the stop string '3'"):
         check_stop_strings(SMALL, ("1", "3"))
     check_stop_strings(HubTokenizer(tokenizer_folder(tmp_path / "model")), ("</answer>", "é"))
+
+
+def test_the_agents_of_a_game_share_the_samples_of_a_group_evenly() -> None:
+    game = Problem("gym:0", "", "", {"agents": ["teller", "listener"]})
+    check_agents(game, 4)
+    check_agents(Problem("sum:0", "1+1=", "2", {}), 3)
+    with pytest.raises(TaskError, match="2 agents, and a group 3 samples"):
+        check_agents(game, 3)

@@ -12,7 +12,15 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from coordinator.core.events.actions import CloseGroup, DropTurns, Note, RecordEpoch, RecordQuarantine, StoreEpisode
+from coordinator.core.events.actions import (
+    CloseGroup,
+    CommitTogether,
+    DropTurns,
+    Note,
+    RecordEpoch,
+    RecordQuarantine,
+    StoreEpisode,
+)
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from coordinator.core.leases.attempts import authors_of
@@ -151,6 +159,24 @@ class StoreConformance(ABC):
         (entry,) = await again.batch(Step(0))
         assert entry.agents == 2
         assert [one.loss_mask for one in entry.rollout.segments] == [b"\1" * 4, b"\0\0", b"\1" * 4]
+
+    async def test_changes_of_a_game_are_made_together_or_not_at_all(self, store: RunStore) -> None:
+        await store.record_group(replace(group(), environment="guess"), "{}")
+        for lease_id in (1, 2):
+            await store.record_attempt(attempt(lease_id))
+        await store.store_turn(store_turn(0, 1, None))
+        closed, unknown = close(1, "stale"), close(9, "stale")
+        with pytest.raises(StoreError, match="sample 0 of lease 9 is not open"):
+            await store.commit_together(CommitTogether((closed, DropTurns(GroupId(1), 0), unknown)))
+        (restored,) = await store.open_groups()
+        assert {one.lease_id for one in restored.live} == {1, 2}
+        assert len(restored.turns[0]) == 1
+        ended = StoreEpisode(RolloutId(1), PEER, "sum:1", rollout(2), 0.5)
+        await store.commit_together(CommitTogether((closed, DropTurns(GroupId(1), 0), ended)))
+        (restored,) = await store.open_groups()
+        assert (restored.live, restored.turns) == ((), {})
+        assert [(one.rollout_id, one.reward) for one in restored.rollouts] == [(1, 0.5)]
+        assert (await store.counts()).dropped == {"stale": 1}
 
     async def test_turns_of_an_episode_that_begins_anew_are_deleted(self, store: RunStore) -> None:
         await issue(store, 1)

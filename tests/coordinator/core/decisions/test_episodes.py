@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from coordinator.core.core import CoordinatorCore, Restored
-from coordinator.core.decisions.rollouts import drop_stale
+from coordinator.core.decisions.rollouts import drop_stale, without_advantage
 from coordinator.core.decisions.settings import EpisodeRules
 from coordinator.core.events.actions import (
     Action,
     AnswerUpload,
     CloseAttempt,
     CloseGroup,
+    CommitTogether,
     DropTurns,
+    Note,
     Penalise,
     SendLeases,
     StoreEpisode,
@@ -56,10 +58,10 @@ LONGEST = Sampling(temperature=1.0, max_new_tokens=12, stop_token_ids=(1,))
 class EpisodeWorld(World):
     """A world of one slot per group whose problems have an environment. Environments answer only when told to."""
 
-    def __init__(self, *, opening: tuple[int, ...] = (), **changes: Any) -> None:
-        values = {"samples_per_group": 1, "sampling": LONGEST, "groups_per_step": 1}
+    def __init__(self, *, opening: tuple[int, ...] = (), agents: int = 1, **changes: Any) -> None:
+        values = {"samples_per_group": agents, "sampling": LONGEST, "groups_per_step": 1}
         super().__init__(**(values | changes))
-        self.opening = opening
+        self.opening, self.agents = opening, agents
 
     def handle(self, event: Event) -> list[Action]:
         actions = self.core.handle(event, self.now)
@@ -67,7 +69,9 @@ class EpisodeWorld(World):
         for action in actions:
             match action:
                 case SupplyPrompts(count):
-                    asked = tuple(replace(prompt(number), environment="guess") for number in range(count))
+                    asked = tuple(
+                        replace(prompt(number), environment="guess", agents=self.agents) for number in range(count)
+                    )
                     done += self.handle(PromptsSupplied(asked))
                 case SendLeases(peer_id, leases):
                     self.grants.setdefault(peer_id, []).extend(leases)
@@ -77,6 +81,8 @@ class EpisodeWorld(World):
                     done += self.handle(TurnStored(stored.lease_id, stored.sample_index))
                 case StoreEpisode(rollout_id):
                     done += self.handle(RolloutStored(rollout_id))
+                case CommitTogether():
+                    done += [one for stored in action.episodes for one in self.handle(RolloutStored(stored.rollout_id))]
                 case _:
                     pass
         return done
@@ -89,6 +95,12 @@ class EpisodeWorld(World):
     def turn(self, lease: LeaseGrant, peer: str = "a", **changes: Any) -> list[Action]:
         self.uploads += 1
         return self.handle(received(peer, self.uploads, turn_of(lease, peer, **changes)))
+
+    def turn_at(self, lease: LeaseGrant, sample: int, **changes: Any) -> list[Action]:
+        """Upload a turn of a slot that is not the group's first."""
+        self.uploads += 1
+        made = replace(turn_of(lease, **changes), sample_index=sample)
+        return self.handle(received("a", self.uploads, made))
 
     def step(self, asked: list[Action], **changes: Any) -> list[Action]:
         """Answer the environment's question among these actions."""
@@ -369,6 +381,111 @@ def rollout_of_lease(lease_id: int) -> Rollout:
         *(LeaseId(lease_id), LeaseId(lease_id), GroupId(1), (10, 0), (), LONGEST, 30.0, first_epoch(), Version(0))  # type: ignore[arg-type]
     )
     return rollout(lease, 0)
+
+
+# ---------------------------------------------------------------- several agents
+
+
+def two_agents(**changes: Any) -> tuple[EpisodeWorld, list[Action]]:
+    """Return a world in which the first of two agents has had its turn, and the environment's question about it."""
+    here, first = world(**({"agents": 2, "opening": (9,)} | changes))
+    assert [slot.sample_index for slot in first.slots] == [0], "only the agent that acts is leased"
+    return here, here.turn(first)
+
+
+def other_acts(here: EpisodeWorld, asked: list[Action], speaker: int = 1) -> LeaseGrant:
+    """Let the environment name the agent that acts next, and return its lease."""
+    here.step(asked, speaker=speaker, rewards=(0.5, 0.0))
+    here.handle(wants("a", 1))
+    return here.lease()
+
+
+def test_each_agent_of_a_game_has_a_slot_with_what_it_said_and_was_shown_and_all_end_at_once() -> None:
+    here, asked = two_agents()
+    second = other_acts(here, asked)
+    assert [(one.sample_index, one.prefix) for one in second.slots] == [(1, (observation("tool", SAID),))]
+    ended = here.step(here.turn_at(second, 1), done=True, rewards=(0.25, 1.0))
+    (together,) = [one for one in ended if isinstance(one, CommitTogether)]
+    stored = together.episodes
+    assert [(one.rollout.sample_index, one.reward) for one in stored] == [(0, 0.75), (1, 1.0)]
+    assert [[part.role for part in one.rollout.segments] for one in stored] == [
+        *(["user", "assistant"], ["tool", "assistant"])
+    ]
+    assert here.core.state.book.ready_count == 1
+    counts = here.core.state.accounts
+    assert (counts.issued, counts.turns, counts.open) == (2, 0, 2), "no turn was followed by another of its agent"
+
+
+def test_an_agents_turn_counts_as_one_only_once_it_acts_again() -> None:
+    here, asked = two_agents()
+    answered = here.step(here.turn_at(other_acts(here, asked), 1), speaker=0, rewards=(0.0, 0.0))
+    assert [(one.sample_index, one.reason) for one in only(answered, CloseAttempt)] == [(0, "next_turn")]
+    here.handle(wants("a", 1))
+    (slot,) = here.lease().slots
+    assert [one.token_ids for one in slot.prefix] == [(9,), (5, 1), SAID]
+
+
+def test_a_game_that_begins_anew_gives_up_the_turns_of_all_agents_in_one_transaction() -> None:
+    here, asked = two_agents()
+    asked = here.turn_at(other_acts(here, asked), 1)
+    replayed = here.handle(EpisodeFailed(only(asked, StepEpisode)[0].episode, "it died", True))
+    again = here.step(replayed, speaker=1, rewards=(0.5, 0.0))
+    assert [(one.turn, one.tokens) for one in only(again, StepEpisode)] == [(1, (5, 1))]
+    replayed = here.handle(EpisodeFailed(only(again, StepEpisode)[0].episode, "it died", True))
+    anew = here.step(replayed, speaker=0, rewards=(0.5, 0.0))  # it named the other agent before
+    (together,) = [one for one in anew if isinstance(one, CommitTogether)]
+    closed, dropped = only([together], CloseAttempt), only([together], DropTurns)
+    assert [(one.sample_index, one.reason) for one in closed] == [(0, "revoked"), (1, "revoked")]
+    assert [one.sample_index for one in dropped] == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", [{"speaker": 2, "rewards": (0.0, 0.0)}, {"speaker": 1, "rewards": (0.0,)}])
+def test_an_agent_that_does_not_exist_or_has_no_reward_costs_the_group(wrong: dict[str, Any]) -> None:
+    here, asked = two_agents()
+    assert only(here.step(asked, **wrong), CloseGroup)
+
+
+def test_a_game_that_ends_before_an_agent_has_acted_has_nothing_to_train_it_on() -> None:
+    here, asked = two_agents()
+    dropped = here.step(asked, done=True, rewards=(1.0, 1.0))
+    assert "before its agent 1 had acted" in only(dropped, Note)[0].detail
+    (together,) = [one for one in dropped if isinstance(one, CommitTogether)]
+    assert [type(one) for one in together.changes] == [CloseAttempt, CloseGroup]
+
+
+def test_limits_end_a_game_only_after_every_agent_has_acted() -> None:
+    here, asked = two_agents(sampling=replace(LONGEST, max_new_tokens=4), opening=(9, 9))
+    assert not only(asked, StepEpisode)[0].truncated, "the first agent is at its longest length"
+    asked = here.turn_at(other_acts(here, asked), 1)
+    assert only(asked, StepEpisode)[0].truncated
+    assert len(only(here.step(asked, speaker=0, rewards=(0.0, 0.0)), StoreEpisode)) == 2
+
+
+def test_agents_are_compared_with_their_own_kind() -> None:
+    here, asked = two_agents()
+    here.step(here.turn_at(other_acts(here, asked), 1), done=True, rewards=(0.25, 1.0))
+    (group,) = here.core.state.book.ready_groups()
+    assert without_advantage(group), "their rewards differ from each other's only"
+
+
+def test_a_restarted_coordinator_sends_the_turns_of_all_agents_in_the_order_that_the_environment_names() -> None:
+    mine = Segment("assistant", first_epoch(), Version(0), PeerId("a"), pack_ids((5, 1)), b"\1\1")
+    recorded = {
+        0: (RestoredTurn(LeaseId(1), PeerId("a"), observation("user", (9,)), (mine,), b""),),
+        1: (RestoredTurn(LeaseId(2), PeerId("a"), observation("tool", SAID), (mine,), b""),),
+    }
+    live = tuple(RestoredAttempt(LeaseId(one), LeaseId(one), one - 1, PeerId("a")) for one in (1, 2))  # type: ignore[arg-type]
+    group = RestoredGroup(GroupId(1), replace(prompt(0), environment="guess", agents=2), live, (), recorded)
+    here = EpisodeWorld(opening=(9,), agents=2)
+    given = settings(samples_per_group=2, sampling=LONGEST, groups_per_step=1)
+    before = Restored(incarnation=1, versions={Version(0): 16}, last_group=1, issued=2, groups=(group,))
+    here.core = CoordinatorCore(given, before)
+    asked = here.handle(Started())
+    assert only(asked, StepEpisode)[0].turn == 0
+    asked = here.step(asked, speaker=1, rewards=(0.0, 0.0))
+    assert only(asked, StepEpisode)[0].turn == 1
+    assert len(only(here.step(asked, done=True, rewards=(0.0, 1.0)), StoreEpisode)) == 2
+    here.core.validate()
 
 
 def test_answers_of_an_unknown_episode_are_ignored() -> None:
