@@ -69,3 +69,31 @@ def test_the_calculator_answers_products_alone() -> None:
     assert game.step(game.answer) == ("", 1.0, True)
     for hostile in ("__import__('os')", "9**9**9", "12*" + "9" * 100, ""):
         assert game.calculate(hostile) == "error"
+
+
+def telling(seed: int, *, copies: bool) -> tuple[float, list[str]]:
+    """Play the game of two agents with its teacher, or with agents that repeat the digit that they are shown."""
+    game = load_plugin(f"{ROOT}/examples/telling/game.py:Telling", "no.group")()
+    rules, speaker, shown = game.reset(seed)
+    said, total, done = [rules, shown], 0.0, False
+    while not done:
+        text = shown[-2] if copies else game.demonstrate()
+        before = speaker
+        speaker, shown, rewards, done = game.step(text)
+        assert {before, speaker} == set(game.agents)
+        assert rewards in ({}, dict.fromkeys(game.agents, 0.0), dict.fromkeys(game.agents, 0.5))
+        total += rewards.get("listener", 0.0)
+        said += [text, shown]
+    return total, said
+
+
+def test_two_agents_that_pass_on_the_digit_always_win_and_the_teacher_seldom_does() -> None:
+    config = load(ROOT / "examples" / "telling" / "run.toml", "up", [])
+    assert isinstance(config, UpConfig)
+    run, sampling = config.coordinator.run, config.coordinator.sampling
+    assert run.samples_per_group % 2 == 0
+    assert {telling(seed, copies=True)[0] for seed in range(20)} == {1.0}
+    taught = [telling(seed, copies=False) for seed in range(200)]
+    assert [telling(seed, copies=False) for seed in range(200)] == taught
+    assert 0.3 < sum(reward for reward, _ in taught) / len(taught) < 0.6
+    assert all(sum(len(text) + 2 for text in said[1:]) / 2 <= sampling.new_tokens_max for _, said in taught)

@@ -29,6 +29,7 @@ STARTS: dict[str, Start] = {
     "jsonl": Start("jsonl", "questions and answers of your own, in a file", _UP),
     "guessing": Start("guessing", "an environment of your own, in one class: a guessing game", _UP),
     "calculator": Start("calculator", "an environment with a tool: the policy learns to ask a calculator", _UP),
+    "telling": Start("telling", "a game of two agents, both played by the policy, that learn to work together", _UP),
     "verifiers": Start(
         "verifiers-recall",
         "an environment of the package verifiers, of two turns",
