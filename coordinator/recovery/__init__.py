@@ -1,1 +1,1 @@
-"""Restart, back up, restore and replay a run."""
+"""Restart, back up, restore, migrate and replay a run."""
