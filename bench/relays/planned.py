@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.relays.story import name_of
-from bench.wan.scenarios import Node
+from bench.wan.scenarios import Node, site_of
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
 from coordinator.shell.peer_sender import plan_message
 from peer.relay.codec import plan_of
@@ -28,11 +28,13 @@ class CoordinatorPlans:
         self._numbers = {name_of(number): number for number in range(len(nodes))}
 
     def __call__(self, _plan_id: PlanId, numbers: Sequence[int]) -> Mapping[int, PlanChanged]:
-        plans = self._planner.replan([self._relay_node(number) for number in numbers])
+        plans = self._planner.replan([self._relay_node(number, numbers) for number in numbers])
         return {self._numbers[plan.peer_id]: plan_of(plan_message(plan).relay_plan) for plan in plans}
 
-    def _relay_node(self, number: int) -> RelayNode:
-        node, name = self._nodes[number], name_of(number)
+    def _relay_node(self, number: int, alive: Sequence[int]) -> RelayNode:
+        site, name = site_of(number, self._nodes), name_of(number)
+        node = self._nodes[number if site is None else site]
+        beside = [] if site is None else [one for one in alive if site_of(one, self._nodes) == site and one != number]
         return RelayNode(
             name,
             "peer" if number else "origin",
@@ -41,4 +43,6 @@ class CoordinatorPlans:
             uplink_bytes_per_second=node.up_mbit_s * _BYTES_PER_MEGABIT,
             downlink_bytes_per_second=node.down_mbit_s * _BYTES_PER_MEGABIT,
             rtt_s=4e-3 * node.delay_ms,
+            site="" if site is None else f"site-{site}",
+            site_links=frozenset(map(name_of, beside)),
         )

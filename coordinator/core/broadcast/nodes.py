@@ -36,6 +36,7 @@ class RelayNode:
         local_address: address that others of its site dial; empty if there is none.
         scope: how far its address leads: one in a private network means nothing, or another machine, elsewhere.
         home: scope of its own connection to the coordinator.
+        site_links: members of its site with which it reports a link.
         given_up: members with which it has no link, because one end rejected a chunk of the other.
     """
 
@@ -57,6 +58,7 @@ class RelayNode:
     scope: Scope = Scope.PUBLIC
     home: Scope = Scope.PUBLIC
     given_up: frozenset[PeerId] = frozenset()
+    site_links: frozenset[PeerId] = frozenset()
 
     @property
     def lan(self) -> str:

@@ -20,6 +20,7 @@ MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is as
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
 REACH_AFTER_S = 1.0  # since the last plan: a change of reachability, which is reported peer by peer after a start
 MOVED_AFTER_S = 30.0  # since the last plan: a rate that was unknown, or has changed
+_OWN_LINKS = ("direct", "punched")  # kinds of links that cross no third machine
 
 
 class Broadcasts:
@@ -34,6 +35,7 @@ class Broadcasts:
         self._probing = Probing(state.settings.probes)
         self._planned_at = float("-inf")
         self._due_at = float("inf")
+        self._site_links: dict[PeerId, frozenset[PeerId]] = {}  # members of its site to which each member is linked
         self._asked = 0  # plans that were made beside the loop
         self.problem: RelayProblem | None = None
         """The problem that is being solved beside the loop; None if none is."""
@@ -46,6 +48,7 @@ class Broadcasts:
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """Plan without a member that left."""
         self._probing.left(peer_id)
+        self._site_links.pop(peer_id, None)
         return self.changed(now)
 
     def changed(self, now: float) -> list[Action]:
@@ -62,6 +65,7 @@ class Broadcasts:
         self._state.links.observe(member.peer_id, member.facts, now)
         if member.roles_in_plan != before:
             return self.changed(now)
+        self._observe_site(member, now)
         cap = member.upload_cap_bytes_per_second
         uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
         drift = self._state.relay.drift(member.peer_id, uplink, confidence)
@@ -69,6 +73,17 @@ class Broadcasts:
             soon = drift == "slowed" or self._state.relay.mode == "mesh"
             self._due_by(self._planned_at + (SLOWED_AFTER_S if soon else MOVED_AFTER_S))
         return []
+
+    def _observe_site(self, member: Member, now: float) -> None:
+        """Note to which members of its site a member is linked, and plan again soon if that changed."""
+        facts, members = member.facts, self._state.members
+        if facts is None or not member.site or not self._state.settings.lan_preferred:
+            return
+        direct = (link.peer_id for link in facts.links if link.transport in _OWN_LINKS)
+        linked = frozenset(one.peer_id for one in map(members.get, direct) if one and one.site == member.site)
+        if linked != self._site_links.get(member.peer_id, frozenset()):
+            self._site_links[member.peer_id] = linked
+            self.reachability_changed(now)
 
     def reachability_changed(self, now: float) -> None:
         """Plan again soon, after reachability between members changed."""
@@ -137,6 +152,7 @@ class Broadcasts:
             scope=reach.scope,
             home=scope_of(reach.host),
             given_up=self._state.reach.given_up.of(member.peer_id),
+            site_links=self._site_links.get(member.peer_id, frozenset()),
         )
 
     # ---------------------------------------------------------------- probes

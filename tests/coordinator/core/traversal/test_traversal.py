@@ -310,6 +310,33 @@ def link(to: str, transport: str, *, lan: bool = False) -> LinkFacts:
     return LinkFacts(PeerId(to), transport, 0.0, 0, 0, 0.0, "", lan)
 
 
+def children_of_origin(here: ReachWorld) -> set[tuple[str, ...]]:
+    """Return the members to which the origin gives the chunks of each stripe."""
+    part = here.core.state.relay.assignment_of(PeerId("origin"))
+    assert part is not None
+    return {tuple(part.neighbours[index].peer_id for index in stripe.children) for stripe in part.stripes}
+
+
+def test_a_site_receives_one_copy_while_its_members_are_linked() -> None:
+    here = ReachWorld()
+    for name in "abc":
+        here.join(name, address="{host}:1", site="office")
+    here.join("x", address="{host}:1")
+    tick(here, 2.0)
+    assert children_of_origin(here) == {("a",), ("b",), ("c",), ("x",)}
+    for name in "abc":
+        links = tuple(link(other, "direct") for other in "abc" if other != name)
+        here.handle(heartbeat(name, links=links))
+    assert tick(here, 2.0)
+    assert len(here.core.state.relay.children_of(PeerId("x"))) <= 1, (
+        "one of the three passes its chunks on to the others"
+    )
+    for name in "abc":
+        here.handle(heartbeat(name))
+    assert tick(here, 2.0)
+    assert children_of_origin(here) == {("a",), ("b",), ("c",), ("x",)}
+
+
 def test_members_links_and_holes_are_counted() -> None:
     here = ReachWorld()
     here.join("d", address="{host}:1")
