@@ -36,7 +36,7 @@ class RelayNode:
         local_address: address that others of its site dial; empty if there is none.
         scope: how far its address leads: one in a private network means nothing, or another machine, elsewhere.
         home: scope of its own connection to the coordinator.
-        site_links: members of its site with which it reports a link.
+        site_links: members of its site with which it had a link since both joined.
         given_up: members with which it has no link, because one end rejected a chunk of the other.
     """
 

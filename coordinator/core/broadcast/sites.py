@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from coordinator.core.broadcast.assignments import children_of
 from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
 from rollcast.wire import limits
+from rollcast.wire.address_scope import Scope
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
-_LAN_DEGREE = 8  # copies of a stripe that one member sends inside its site
+_LAN_DEGREE = 2  # copies of a stripe that one member sends inside its site: few, as all stripes may have one relay
+_LAN_DEGREE_MAX = 8  # where few members are linked to all others; with more they are planned each for itself
 _DIRECT_SHARE_MIN = 0.05  # share of the chunks below which copies of the origin's own are not worth a stripe
 _COPIES_STRIPE = StripeId(limits.STRIPES_MAX)  # stripe of the origin's own copies; meshes use no stripe above it
 
@@ -39,16 +42,20 @@ class Site:
 def find_sites(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[Site]:
     """Return the sites of at least two members, without the one where the origin is: no access link is in between.
 
+    A private network is no site: its members reach the origin without a shared access link. Nor is the only one that
+    the origin serves: of a mesh among its members, too, one copy of each chunk comes in.
+
     Args:
         nodes: members without the root, in the order they joined.
         uplinks: uplink of every member, in bytes a second.
     """
     by_name: dict[str, list[RelayNode]] = {}
     for node in nodes:
-        if node.site and node.site != root.site:
+        if node.site and node.site != root.site and node.home is Scope.PUBLIC:
             by_name.setdefault(node.site, []).append(node)
     found = (_site(members, root, uplinks) for members in by_name.values() if len(members) > 1)
-    return [site for site in found if site is not None]
+    sites = [site for site in found if site is not None]
+    return [] if len(sites) == 1 and len(sites[0].members) == len(nodes) else sites
 
 
 def _site(members: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> Site | None:
@@ -61,6 +68,8 @@ def _site(members: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId
     gateways = [one for one in able if one.peer_id in inside and inside <= linked[one.peer_id] | {one.peer_id}]
     gateways.sort(key=lambda one: not one.address)
     group = tuple(one for one in members if one.peer_id in inside)
+    if len(inside) - 1 > _LAN_DEGREE_MAX * len(gateways):
+        return None
     downlinks = [one.downlink_bytes_per_second for one in group]
     known = [downlink for downlink in downlinks if downlink is not None]
     uplink = max(uplinks[one.peer_id] for one in gateways)
@@ -139,26 +148,26 @@ def _expanded(
         place: of the stripe among all, so that they come in through different gateways.
         fixed: heads that give their place to no other gateway.
     """
-    tree = dict(parents)
+    below = children_of(parents)
+    entrances: dict[PeerId, PeerId] = {}  # head -> the gateway in its place
     for site in sites:
         head = site.head.peer_id
-        if head not in tree:
-            continue
-        gateway = head if head in fixed else _gateway(site, place, tree, by_id)
-        if gateway != head:
-            tree[gateway] = tree.pop(head)
-            tree = {child: gateway if parent == head else parent for child, parent in tree.items()}
-        tree |= _inside(site, gateway)
+        if head in parents:
+            around = [by_id[entrances.get(one, one)] for one in (parents[head], *below.get(head, ()))]
+            entrances[head] = head if head in fixed else _gateway(site, place, around)
+    tree = {entrances.get(child, child): entrances.get(parent, parent) for child, parent in parents.items()}
+    for site in sites:
+        if site.head.peer_id in entrances:
+            tree |= _inside(site, entrances[site.head.peer_id])
     return tree
 
 
-def _gateway(site: Site, place: int, tree: Parents, by_id: Mapping[PeerId, RelayNode]) -> PeerId:
-    """Return the next gateway in turn that reaches all that the head is linked with in this tree; else the head."""
-    head = site.head.peer_id
-    around = [by_id[tree[head]], *(by_id[child] for child, parent in tree.items() if parent == head)]
+def _gateway(site: Site, place: int, around: Sequence[RelayNode]) -> PeerId:
+    """Return the next gateway in turn that reaches all with which the head is linked in a stripe; else the head."""
     turn = place % len(site.gateways)
     in_turn = (*site.gateways[turn:], *site.gateways[:turn])
-    return next((one.peer_id for one in in_turn if all(one.reaches(other) for other in around)), head)
+    suitable = (one.peer_id for one in in_turn if all(one.reaches(other) for other in around))
+    return next(suitable, site.head.peer_id)
 
 
 def _inside(site: Site, first: PeerId) -> Parents:
@@ -168,6 +177,7 @@ def _inside(site: Site, first: PeerId) -> Parents:
     """
     others = [one.peer_id for one in site.gateways if one.peer_id != first]
     relays = [first, *others]
-    below = [*others, *(one.peer_id for one in site.members if one.peer_id not in relays)]
+    gateways = {first, *others}
+    below = [*others, *(one.peer_id for one in site.members if one.peer_id not in gateways)]
     degree = max(_LAN_DEGREE, -(-len(below) // len(relays)))
     return {child: relays[turn // degree] for turn, child in enumerate(below)}

@@ -48,7 +48,9 @@ class Broadcasts:
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """Plan without a member that left."""
         self._probing.left(peer_id)
-        self._site_links.pop(peer_id, None)
+        for known in self._site_links.pop(peer_id, ()):
+            if known in self._site_links:
+                self._site_links[known] -= {peer_id}
         return self.changed(now)
 
     def changed(self, now: float) -> list[Action]:
@@ -75,14 +77,20 @@ class Broadcasts:
         return []
 
     def _observe_site(self, member: Member, now: float) -> None:
-        """Note to which members of its site a member is linked, and plan again soon if that changed."""
+        """Note to which members of its site a member has been linked, and plan again soon if there are more.
+
+        Links that ended still count, because a plan with sites needs fewer of them.
+        """
         facts, members = member.facts, self._state.members
         if facts is None or not member.site or not self._state.settings.lan_preferred:
             return
         direct = (link.peer_id for link in facts.links if link.transport in _OWN_LINKS)
         linked = frozenset(one.peer_id for one in map(members.get, direct) if one and one.site == member.site)
-        if linked != self._site_links.get(member.peer_id, frozenset()):
-            self._site_links[member.peer_id] = linked
+        known = self._site_links.get(member.peer_id, frozenset())
+        if not linked <= known:
+            self._site_links[member.peer_id] = known | linked
+            for other in linked - known:
+                self._site_links[other] = self._site_links.get(other, frozenset()) | {member.peer_id}
             self.reachability_changed(now)
 
     def reachability_changed(self, now: float) -> None:

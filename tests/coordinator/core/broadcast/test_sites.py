@@ -10,6 +10,7 @@ import pytest
 from coordinator.core.broadcast.nodes import Plan, RelayNode
 from coordinator.core.broadcast.planner import PlanShape, RelayPlanner
 from coordinator.core.broadcast.sites import as_units, find_sites
+from rollcast.wire.address_scope import Scope
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
@@ -105,12 +106,20 @@ def test_members_of_the_origins_own_site_are_planned_as_ever() -> None:
     assert find_sites(office, root, {}) == []
 
 
+def test_a_private_network_and_the_only_site_are_planned_as_ever() -> None:
+    office = linked(site_of(4))
+    uplinks = {one.peer_id: 100 * MBIT for one in (*office, *HOMES)}
+    assert len(find_sites([*office, *HOMES], ROOT, uplinks)) == 1
+    assert find_sites(office, ROOT, uplinks) == []
+    assert find_sites([*(replace(one, home=Scope.PRIVATE) for one in office), *HOMES], ROOT, uplinks) == []
+
+
 def test_one_that_is_linked_to_none_is_planned_apart() -> None:
     office = site_of(4)
     lone = office[3].peer_id
     office = linked(office, [frozenset({lone, one.peer_id}) for one in office[:3]])
     uplinks = {one.peer_id: 100 * MBIT for one in office}
-    (site,) = find_sites(office, ROOT, uplinks)
+    (site,) = find_sites([*office, *HOMES], ROOT, uplinks)
     assert [one.peer_id for one in site.members] == ["s0", "s1", "s2"]
     assert [one.peer_id for one in as_units(office, [site])] == ["s0", "s3"]
 

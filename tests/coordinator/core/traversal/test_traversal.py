@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.events.actions import Note, SendPlan, SendToPeer, TryAddress
-from coordinator.core.events.events import LinkFacts, RunEnded, Tick
+from coordinator.core.events.events import LinkFacts, PeerLeft, RunEnded, Tick
 from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
 from coordinator.core.events.reach_events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
 from coordinator.core.traversal.bans import COMPARE_EVERY_S
@@ -317,11 +317,15 @@ def children_of_origin(here: ReachWorld) -> set[tuple[str, ...]]:
     return {tuple(part.neighbours[index].peer_id for index in stripe.children) for stripe in part.stripes}
 
 
-def test_a_site_receives_one_copy_while_its_members_are_linked() -> None:
+def test_a_site_receives_one_copy_once_its_members_were_linked_in_these_sessions() -> None:
     here = ReachWorld()
-    for name in "abc":
-        here.join(name, address="{host}:1", site="office")
-    here.join("x", address="{host}:1")
+
+    def join(name: str, port: int, host: str = "9.9.9.9", site: str = "office") -> None:
+        here.handle(replace(joined(name, address=f"{host}:{port}"), host=host, site=site))
+
+    for port, name in enumerate("abc", start=1):
+        join(name, port)
+    join("x", 1, "8.8.8.8", "home")
     tick(here, 2.0)
     assert children_of_origin(here) == {("a",), ("b",), ("c",), ("x",)}
     for name in "abc":
@@ -333,7 +337,10 @@ def test_a_site_receives_one_copy_while_its_members_are_linked() -> None:
     )
     for name in "abc":
         here.handle(heartbeat(name))
-    assert tick(here, 2.0)
+    assert tick(here, 2.0) == [], "a link that ended was possible nevertheless"
+    for port, name in enumerate("abc", start=1):
+        here.handle(PeerLeft(PeerId(name), "gone"))
+        join(name, port)
     assert children_of_origin(here) == {("a",), ("b",), ("c",), ("x",)}
 
 
