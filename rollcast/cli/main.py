@@ -124,8 +124,11 @@ app.command(
 app.command(
     "rollcast.cli.config:app", name="config", help="Show and validate configuration files, and print where they are."
 )
+app.command("rollcast.cli.simulation.study:app", name="study", help="Simulate many fleets and compare them.")
 app.command(
-    "rollcast.cli.run.simulate:simulate_fleet", name="simulate", help="Simulate a fleet and its faults on virtual time."
+    "rollcast.cli.simulation.simulate:simulate_fleet",
+    name="simulate",
+    help="Simulate a fleet and its faults on virtual time.",
 )
 app.register_install_completion_command()
 

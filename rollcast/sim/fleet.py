@@ -106,6 +106,16 @@ class Fleet:
         self._down_s[process.name] = seconds
         process.kill()
 
+    def preempt(self, peer: PeerNode, per_second: float, away_s: float) -> None:
+        """Kill a peer at this rate from now on; each time it stays away for ``away_s``."""
+        agenda, chance = self.ground.agenda, self.ground.chance.of(f"preemptions of {peer.name}")
+
+        def take() -> None:
+            self.down(peer, away_s)
+            agenda.after(away_s + chance.expovariate(per_second), take)
+
+        agenda.after(chance.expovariate(per_second), take)
+
     def start_all(self) -> None:
         """Start every process that is down."""
         for process in self.processes:

@@ -85,12 +85,12 @@ def simulate(
         gap_s: mean time between two faults, in virtual seconds.
         warm_up_s: virtual seconds before the first fault.
     """
-    with _rare_collections():
+    with rare_collections():
         return _simulate(settings, seed, seconds, faults, gap_s, warm_up_s)
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Let the cyclic garbage collector run seldom while the body runs."""
     before = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -15,7 +15,6 @@ from capacity.planner.plans import Expected, Plan
 from capacity.predict.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.kernel.network import Line
-from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
 _MEDIAN_TOKENS = 64.0  # tokens of a simulated completion; one of them stands for some dozens
@@ -294,14 +293,4 @@ def _preempt(fleet: Fleet, workers_on: WorkersOn, conduct: Conduct) -> None:
         longest_of = _longest_of(speed, conduct)
         median_s, sigma = fit_log_normal(_mean_s(speed), speed.t_gen_p90_s, longest_of)
         away_s = max(1.0, worker.lost_per_preemption_s - median_s * mean_rest(sigma, longest_of))
-        _preempt_one(fleet, peer, worker.preemptions_per_hour / 3600.0, away_s)
-
-
-def _preempt_one(fleet: Fleet, peer: PeerNode, per_second: float, away_s: float) -> None:
-    chance = fleet.ground.chance.of(f"preemptions of {peer.name}")
-
-    def take() -> None:
-        fleet.down(peer, away_s)
-        fleet.ground.agenda.after(away_s + chance.expovariate(per_second), take)
-
-    fleet.ground.agenda.after(chance.expovariate(per_second), take)
+        fleet.preempt(peer, worker.preemptions_per_hour / 3600.0, away_s)

@@ -65,6 +65,8 @@ class Malformed:
 class CoordinatorNode(Server):
     """The coordinator's process and its machine. The disk outlives the process."""
 
+    core_type: type[CoordinatorCore] = CoordinatorCore
+
     def __init__(self, ground: Ground) -> None:
         super().__init__(NAME, ground.network)
         self.ground = ground
@@ -108,7 +110,7 @@ class CoordinatorNode(Server):
         settings = core_settings(self.ground.settings, self.ground.chance.seed)
         restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
         self._prompts = int(answer_of(store.mixture_position()) or 0)
-        self.core = CoordinatorCore(settings, restored)
+        self.core = self.core_type(settings, restored)
         self._kept(store.set_meta(VERSIONS_KEPT, self.core.rules.kept.to_json()))
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
         self.apply(ev.Started())

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rollcast.cli.run.simulate import simulate_fleet
+from rollcast.cli.simulation.simulate import simulate_fleet
 from rollcast.runtime.errors import ConfigError
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted

@@ -1,0 +1,1 @@
+"""Commands that simulate fleets on virtual time."""

@@ -1,0 +1,48 @@
+"""Test `rollcast study scale`: its table, JSON and plot, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.cli.simulation.study import app
+from rollcast.runtime.errors import ConfigError
+
+SMALL = ["scale", "--peers", "4,8", "--churn", "0,4", "--minutes", "6", "--warm-up-minutes", "6"]
+
+
+def test_it_prints_a_row_for_each_fleet_and_draws_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plot = tmp_path / "scale.svg"
+    assert app([*SMALL, "--plot", str(plot)], result_action="return_value") == 0
+    printed = capsys.readouterr()
+    rows = [line.split()[:2] for line in printed.out.splitlines() if line.strip()[:1] in "48"]
+    assert rows == [["4", "0"], ["4", "4"], ["8", "0"], ["8", "4"]]
+    assert max(map(len, printed.out.splitlines())) <= 80
+    assert printed.err.splitlines()[-1] == "simulating 8 peers at churn 4"
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app([SMALL[0], "--peers", "4", "--churn", "1", *SMALL[5:], "--json"], result_action="return_value") == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert (point["peers"], point["churn"], point["violations"]) == (4, 1.0, 0)
+    assert {"core_share", "core_block_ms_max", "peer_hours_per_kilo_rollout", "t_bcast_p95_s"} <= point.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--peers", "many"], "no list of numbers"),
+        (["--churn", "-1"], "no list of numbers"),
+        (["--peers", "0"], "must be above 0"),
+        (["--peers", "1.5"], "must be above 0"),
+        (["--minutes", "0"], "must be above 0"),
+        (["--plot", "scale.txt"], "PNG or SVG"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(options: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        app(["scale", *options], result_action="return_value", exit_on_error=False)
+    assert reason in str(found.value) + found.value.cause
