@@ -19,6 +19,7 @@ from typing import Any
 
 from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
 from rollcast.runtime.errors import MissingExtra, ProcessFailed
+from rollcast.runtime.install import install_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def environment(accelerators: Accelerators) -> dict[str, str]:
         raise MissingExtra(
             f"cannot compile for {accelerators.hardware_name}",
             cause=reason,
-            fix="pip install --constraint constraints.txt 'rollcast[ahead]'",
+            fix=install_command("ahead"),
         )
     # Arrays are on the CPU, and a cached program would take no time to compile.
     found = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}

@@ -23,6 +23,7 @@ from bench.fleet.ledger_load import LedgerLoad, check_rows
 from bench.machine import Outcome
 from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import LedgerDamaged, MissingExtra, StoreError
+from rollcast.runtime.install import install_command
 from rollcast.runtime.logs import configure_logging
 
 WRITES_MAX = 250  # most writes before the power fails
@@ -137,5 +138,5 @@ def _apsw_modules() -> tuple[Any, Any]:
         )
     except ImportError as error:
         raise MissingExtra(
-            "the benchmark needs the package apsw", cause=str(error), fix="pip install 'rollcast[dev]'"
+            "the benchmark needs the package apsw", cause=str(error), fix=install_command("dev")
         ) from None

@@ -92,7 +92,10 @@ def way_round(kind: NatKind, *, punch: bool, p2p: bool) -> str:
         return punched
     rest = "other links go through third machines (relays)"
     if not p2p:
-        rest = "other links need third machines (relays): install rollcast[p2p], and set link.p2p = true"
+        rest = (
+            "other links need third machines (relays): install the extra p2p, for which `rollcast doctor` prints the "
+            "command, and set link.p2p = true"
+        )
     return f"{punched if punch else 'no holes are punched, because link.punch is off'}; {rest}"
 
 

@@ -40,8 +40,8 @@ def check_packages() -> None:
 def install_command(*extras: str) -> str:
     """Return the command that adds extras to this interpreter's Rollcast.
 
-    Rollcast is no package of a public index, so `pip install rollcast[p2p]` is right only where it came from one: a
-    clone is installed from its folder, a release's wheel from its path or URL (PEP 610 records which).
+    Rollcast is no package of a public index, so its name alone is right only where it came from an index: a clone is
+    installed from its folder, a release's wheel from its path or URL (PEP 610 records which).
     """
     return f"{_installer()} {_requirement(extras, _origin())}"
 

@@ -92,7 +92,7 @@ def _software(machine: MachineFacts) -> Finding:
     said = f"{machine.system}, {machine.architecture}, Python {machine.python}, rollcast {machine.rollcast}"
     release = tuple(int(part) for part in machine.python.split(".")[:2])
     if release < _PYTHON_LEAST:
-        fix = "install Rollcast with Python 3.11 or later: uv tool install --python 3.12 'rollcast[peer]'"
+        fix = "install Rollcast with Python 3.11 or later: run its install command again, with uv's --python 3.12"
         return Finding("error", "system", said, MissingExtra.code, fix)
     if not machine.system.startswith("Linux"):
         return Finding(

@@ -16,7 +16,8 @@ def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingExtra) as raised:
         environment(ACCELERATORS["h100x8"])
     assert "nvidia.cuda_nvcc" in raised.value.cause
-    assert "rollcast[ahead]" in raised.value.fix
+    assert "pip install" in raised.value.fix
+    assert "[ahead]" in raised.value.fix
 
 
 def test_arrays_stay_on_the_cpu_and_nothing_comes_from_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:

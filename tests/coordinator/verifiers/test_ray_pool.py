@@ -1,4 +1,4 @@
-"""Test scoring on a real Ray cluster of two nodes; skipped where ray is not installed (pip install 'rollcast[ray]')."""
+"""Test scoring on a real Ray cluster of two nodes; skipped where ray is not installed (the extra ``ray``)."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
             "symmetric",
             True,
             False,
-            "only those behind a full cone can connect; other links need third machines (relays): install rollcast",
+            "only those behind a full cone can connect; other links need third machines (relays): install the",
         ),
         ("firewall", False, True, "link.punch is off; other links go through third machines"),
         ("full-cone", False, False, "link.punch is off; other links need third machines"),
