@@ -40,6 +40,7 @@ function Facts({ one }) {
     ...parts.map(([name, value]) => [`· ${words(name)}`, figure(value)]),
     ["Verdict", one.detail],
     ["Problem", html`${one.problem_id}, sample ${one.sample_index}`],
+    ["Agent", one.agent],
     ["Version", `${one.version}${known(one.age) ? `, trained at age ${one.age}` : ""}`],
     ["State", STATES[one.state] || words(one.state)],
     ["Peer", one.peer],

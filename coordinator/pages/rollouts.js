@@ -15,9 +15,10 @@ const LOOKS_MAX = 25; // requests for one page: the coordinator looks at 4,000 r
 const FILTERS = ["problem", "peer", "version", "reward_min", "reward_max", "age_min", "age_max", "tokens_min", "tokens_max", "wrong"];
 const NO_FILTER = Object.fromEntries(FILTERS.map((name) => [name, ""]));
 const keyOf = (one) => String(one.rollout_id);
+const sampleOf = (one) => `#${one.sample_index}${one.agent ? ` ${one.agent}` : ""}`;
 
 const COLUMNS = [
-  { id: "problem", title: "Problem", width: 130, grow: 0.4, cell: (one) => html`<span class="two-lines" title=${one.problem_id}><b>${one.problem_id}</b> <span class="muted">#${one.sample_index}</span></span>` },
+  { id: "problem", title: "Problem", width: 130, grow: 0.4, cell: (one) => html`<span class="two-lines" title=${one.problem_id}><b>${one.problem_id}</b> <span class="muted">${sampleOf(one)}</span></span>` },
   { id: "beginning", title: "Completion", width: 170, grow: 4, cell: (one) => html`<span title=${one.beginning}>${one.beginning}</span>` },
   { id: "reward", title: "Reward", width: 74, end: true, cell: (one) => figure(one.reward) },
   { id: "verdict", title: "Verdict", width: 110, rank: 3, cell: (one) => html`<${Verdict} one=${one} />` },
@@ -29,7 +30,7 @@ const COLUMNS = [
 ];
 
 function card(one) {
-  return html`<div class="worker-card"><div class="line"><b class="two-lines">${one.problem_id} <span class="muted">#${one.sample_index}</span></b><${Verdict} one=${one} /></div>
+  return html`<div class="worker-card"><div class="line"><b class="two-lines">${one.problem_id} <span class="muted">${sampleOf(one)}</span></b><${Verdict} one=${one} /></div>
     <div class="line"><span class="cut">${one.beginning}</span><b>${figure(one.reward)}</b></div>
     <div class="line muted"><span class="cut">${one.peer}</span><span>version ${one.version}${known(one.age) ? `, age ${one.age}` : ""}, ${plural(one.tokens, "token")}</span></div></div>`;
 }
@@ -120,6 +121,6 @@ function Compare({ params }) {
 }
 
 function optionsOf(rows, id) {
-  const options = rows.map((one) => [keyOf(one), `version ${one.version}, sample ${one.sample_index}, reward ${figure(one.reward)}`]);
+  const options = rows.map((one) => [keyOf(one), `version ${one.version}, sample ${one.sample_index}${one.agent ? ` (${one.agent})` : ""}, reward ${figure(one.reward)}`]);
   return options.some(([key]) => key === id) ? options : [[id, `rollout ${id}`], ...options];
 }

@@ -30,6 +30,7 @@ class Headline:
     """A scored rollout in a list.
 
     Attributes:
+        agent: name of the agent whose side of a game it is; empty if its problem has no agents.
         version: oldest version of its segments.
         age: learner steps between ``version`` and the step that trained on it; None if it was not trained on.
         state: filled, trained or dropped.
@@ -39,6 +40,7 @@ class Headline:
     rollout_id: int
     problem_id: str
     sample_index: int
+    agent: str
     version: int
     peer: str
     age: int | None
@@ -164,6 +166,7 @@ def _headline(one: Found, tokenizer: TextTokenizer) -> Headline:
         rollout_id=one.rollout_id,
         problem_id=one.problem.problem_id,
         sample_index=one.sample_index,
+        agent=one.agent,
         version=one.version,
         peer=one.peer,
         age=one.age,

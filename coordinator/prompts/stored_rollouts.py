@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import dropwhile, islice
+from itertools import dropwhile, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,12 @@ class Found:
     segments: Sequence[Any]  # pb.Segment
 
     @property
+    def agent(self) -> str:
+        """Return the name of the agent that took its turns; empty unless its problem is a game of several agents."""
+        agents = self.problem.data.get("agents", ())
+        return str(agents[self.sample_index % len(agents)]) if agents else ""
+
+    @property
     def tokens(self) -> int:
         return sum(id_count(segment.packed_ids) for segment in self.segments)
 
@@ -98,9 +104,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class StoredRollout(Sample):
-    """A scored rollout. ``age``: see RolloutFilter; None if it was not trained on. ``peer``: of the last segment."""
+    """A scored rollout. ``age``: see RolloutFilter; None if it was not trained on. ``peer``: of the last segment.
+
+    ``completion`` of an episode of several turns is all of it, a line or more for each turn and each answer.
+    ``agent``: the name of the agent whose side of a game it is; empty if its problem has no agents.
+    """
 
     rollout_id: int = 0
+    agent: str = ""
     peer: str = ""
     age: int | None = None
     turns: tuple[Turn, ...] = ()
@@ -151,24 +162,39 @@ def found_rollouts(
 
 
 def turn_of(segment: Any, tokenizer: TextTokenizer, names: dict[str, str]) -> Turn:
-    """Return a segment with its text, which ends at its first stop token.
-
-    What follows a turn of the model begins with the stop token that the turn lacks, if its length ended it.
-    """
-    ids, stops = unpack_ids(segment.packed_ids), tokenizer.stop_ids
-    shown: Iterable[int] = ids
-    if segment.role != pb.ASSISTANT:
-        shown = dropwhile(lambda token: token in stops, ids)
+    """Return a segment with its text, which ends at its first stop token."""
+    ids = unpack_ids(segment.packed_ids)
+    shown = ids if segment.role == pb.ASSISTANT else _answer_of(ids, tokenizer)
     peer = names.get(segment.peer_id, segment.peer_id)
     logprobs = tuple(segment.reported_logprobs)
     return Turn(_ROLES[segment.role], segment.version, peer, tokenizer.decode(shown), ids, logprobs)
 
 
+def _answer_of(ids: Iterable[int], tokenizer: TextTokenizer) -> Iterable[int]:
+    """Return what follows a turn of the model, without the stop token that the turn lacks if its length ended it."""
+    stops = tokenizer.stop_ids
+    return dropwhile(lambda token: token in stops, ids)
+
+
 def _decoded(one: Found, tokenizer: TextTokenizer, names: dict[str, str]) -> StoredRollout:
-    text = tokenizer.decode(token for segment in one.segments for token in unpack_ids(segment.packed_ids))
+    text = text_of(one.segments, tokenizer)
     sample = sample_of(TRAINING, one.version, one.problem, one.sample_index, text, one.score)
     turns = tuple(turn_of(segment, tokenizer, names) for segment in one.segments)
-    return StoredRollout(**asdict(sample), rollout_id=one.rollout_id, peer=one.peer, age=one.age, turns=turns)
+    return StoredRollout(
+        **asdict(sample), rollout_id=one.rollout_id, agent=one.agent, peer=one.peer, age=one.age, turns=turns
+    )
+
+
+def text_of(segments: Sequence[Any], tokenizer: TextTokenizer) -> str:
+    """Return the text of a completion: of an episode each turn and each answer, on lines of their own.
+
+    Several segments make one turn if a version or a peer took over in the middle of it.
+    """
+    texts = []
+    for role, parts in groupby(segments, key=lambda segment: segment.role):
+        ids: Iterable[int] = [token for part in parts for token in unpack_ids(part.packed_ids)]
+        texts.append(tokenizer.decode(ids if role == pb.ASSISTANT else _answer_of(ids, tokenizer)))
+    return "\n".join(texts)
 
 
 def _ids_of(peer: str, names: dict[str, str]) -> list[str]:
@@ -200,7 +226,7 @@ def write_parquet(rollouts: Sequence[StoredRollout], path: Path) -> None:
     turn = arrow.struct([*_texts(arrow, "role", "peer", "text"), ("version", arrow.int64()), *tokens])
     schema = arrow.schema(
         [
-            *_texts(arrow, "set", "problem_id", "prompt", "answer", "completion", "detail", "parts", "peer"),
+            *_texts(arrow, "set", "problem_id", "prompt", "answer", "completion", "detail", "parts", "agent", "peer"),
             *((name, arrow.int64()) for name in ("rollout_id", "version", "sample_index", "age")),
             ("reward", arrow.float64()),
             ("exact", arrow.bool_()),

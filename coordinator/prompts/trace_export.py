@@ -23,7 +23,7 @@ from rollcast.wire.text.data_files import optional_import
 
 EXPERIMENT = "rollcast"
 """The experiment of MLflow's traces, unless MLFLOW_EXPERIMENT_NAME names another."""
-_FACTS = ("set", "version", "problem_id", "sample_index", "rollout_id", "peer", "age", "detail")
+_FACTS = ("set", "version", "problem_id", "sample_index", "rollout_id", "agent", "peer", "age", "detail")
 
 Message = dict[str, str]
 

@@ -161,9 +161,10 @@ def _without_tokens(sample: dict[str, Any]) -> dict[str, Any]:
 
 def _show(console: Console, one: Any) -> None:
     verdict = "[green]correct[/green]" if one.exact else f"[red]reward {one.reward:g}[/red]"
-    peer, age = getattr(one, "peer", ""), getattr(one, "age", None)
+    agent, peer, age = getattr(one, "agent", ""), getattr(one, "peer", ""), getattr(one, "age", None)
     more = (f", {escape(peer)}" if peer else "") + (f", age {age}" if age is not None else "")
-    title = f"{escape(one.problem_id)} #{one.sample_index}, {one.set}, version {one.version}{more}: {verdict}"
+    acted = f" {escape(agent)}" if agent else ""
+    title = f"{escape(one.problem_id)} #{one.sample_index}{acted}, {one.set}, version {one.version}{more}: {verdict}"
     console.print(Rule(title, align="left"))
     console.print(f"[dim]prompt[/dim]  {escape(one.prompt)}", highlight=False)
     turns = getattr(one, "turns", ())

@@ -16,6 +16,7 @@ def headline(number: int, **changes: Any) -> dict[str, Any]:
         "rollout_id": number,
         "problem_id": f"shop:{number // 10}",
         "sample_index": number % 4,
+        "agent": ("teller", "listener")[number % 2] if number // 10 == 5 else "",
         "version": 80 + number % 10,
         "peer": f"gpu-{number % 5}",
         "age": None if number % 4 == 0 else number % 3,

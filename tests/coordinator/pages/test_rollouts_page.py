@@ -44,11 +44,13 @@ async def test_rollouts_are_filtered_read_and_compared(browser: Any, site: Sampl
         await tab.shows(".fleet-side .story", "it was scored")
         assert await tab.page.locator(".by-assistant .likely-4").all_inner_texts() == ["."]
         await tab.fits("one rollout")
+        assert not await tab.page.locator(".fleet-side .facts dt", has_text="Agent").count(), "its problem has none"
         await tab.page.keyboard.press("Escape")
         await tab.gone(".fleet-side")
         await tab.page.evaluate("location.hash = '#/rollouts/53'")
         await tab.page.get_by_role("link", name="Compare with another answer").click()
         await tab.shows(".versus > :first-child option:checked", "version 83")
+        await tab.shows(".versus > :first-child .facts", "Agent listener")
         await tab.shows(".versus > :last-child .facts", "Version 89")  # the newest of another version
         await tab.page.get_by_label("Another answer").last.select_option("51")
         await tab.shows(".versus > :last-child .facts", "not correct")

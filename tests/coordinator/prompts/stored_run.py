@@ -19,13 +19,15 @@ TOKENIZER = Tokenizer((), "0123456789")
 async def stored_run(root: Path) -> RunFolder:
     """Return a run of four rollouts: rewards .25 to 1, of 4 to 6 and 14 tokens; two were trained on, at ages 2 and 3.
 
-    The last one is of an environment and has a tool's turn too; its first turn has log-probabilities of -1 a token.
+    The last one is of a game of two agents and has a tool's turn too; its first turn has log-probabilities of -1 a
+    token.
     """
     run = RunFolder(root)
     ledger = Ledger.open(run.ledger)
     ledger.record_event("peer_joined", PEER, "alpha as peer", cause="peer alpha")
     for number in (1, 2, 3, 4):
-        problem = Problem(f"sum:{number}", "1+1=", "2", {"environment": "gym:sums"} if number == 4 else {})
+        game = {"environment": "gym:sums", "agents": ["buyer", "seller"]}
+        problem = Problem(f"sum:{number}", "1+1=", "2", game if number == 4 else {})
         ledger.record_group(group(number), problem.to_json())
         ledger.record_attempt(attempt(number, group_id=number))
         made = rollout(number, group_id=number, version=number + 1 if number < 3 else 9, tokens=3 + number)

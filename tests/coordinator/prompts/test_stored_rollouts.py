@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from coordinator.prompts.stored_rollouts import RolloutFilter, found_rollouts, stored_rollouts, write_parquet
+from coordinator.prompts.stored_rollouts import (
+    RolloutFilter,
+    found_rollouts,
+    stored_rollouts,
+    text_of,
+    write_parquet,
+)
 from coordinator.stores.reader import reading
 from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.prompts.stored_run import TOKENIZER, stored_run
 from tests.coordinator.stored_work import PEER
 
@@ -59,8 +67,21 @@ def test_a_rollout_has_its_turns_its_parts_and_its_age(folder: RunFolder) -> Non
     assert (newest.age, oldest.age, oldest.parts, oldest.peer) == (None, 2, {"format": 0.5}, "alpha")
     assert oldest.completion == oldest.turns[0].text == TOKENIZER.decode(oldest.turns[0].token_ids)
     assert newest.turns[1].text == TOKENIZER.decode(newest.turns[1].token_ids[1:]) != ""
+    assert newest.completion == f"{newest.turns[0].text}\n{newest.turns[1].text}", "an episode is shown whole"
+    assert (newest.agent, oldest.agent) == ("buyer", "")
     with pytest.raises(ConfigError, match="no peer 'beta'"):
         stored_rollouts(folder, TOKENIZER, 10, RolloutFilter(peer="beta"))
+
+
+def test_a_completion_has_all_turns_and_a_turn_of_two_versions_is_one_line() -> None:
+    end = TOKENIZER.eos_id
+    said = [("1", pb.ASSISTANT), ("2", pb.ASSISTANT), ("34", pb.TOOL), ("5", pb.ASSISTANT)]
+    ids = [TOKENIZER.encode(text) for text, _ in said]
+    ids[1], ids[2], ids[3] = [*ids[1], end], [end, *ids[2]], [*ids[3], end]
+    segments = [pb.Segment(role=role, packed_ids=pack_ids(own)) for own, (_, role) in zip(ids, said, strict=True)]
+    assert text_of(segments, TOKENIZER) == "12\n34\n5"
+    assert text_of(segments[:2], TOKENIZER) == "12"
+    assert text_of([], TOKENIZER) == ""
 
 
 def test_rollouts_are_exported_as_parquet(folder: RunFolder, tmp_path: Path) -> None:
@@ -70,6 +91,7 @@ def test_rollouts_are_exported_as_parquet(folder: RunFolder, tmp_path: Path) -> 
     rows = parquet.read_table(tmp_path / "rollouts.parquet").to_pylist()
     assert [row["rollout_id"] for row in rows] == [4, 3, 2, 1]
     assert rows[0]["turns"][1]["role"] == "tool"
+    assert (rows[0]["agent"], rows[0]["completion"]) == ("buyer", found[0].completion)
     assert tuple(rows[3]["turns"][0]["token_ids"]) == found[3].turns[0].token_ids
     assert json.loads(rows[3]["parts"]) == {"format": 0.5}
     with pytest.raises(RunFolderError, match="exists already"):
