@@ -48,6 +48,12 @@ def test_every_invariant_has_a_planted_bug() -> None:
     assert sorted(QUICK.values()) == sorted({mutant.against for mutant in MUTANTS})
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_a_bug_replaces_exists(name: str) -> None:
+    with planted(BY_NAME[name]):
+        assert all(hasattr(patch.owner, patch.name) for patch in BY_NAME[name].patches)
+
+
 @pytest.mark.sim
 @pytest.mark.parametrize(("name", "rule"), QUICK.items())
 def test_planted_bugs_are_found_by_the_first_seeds(name: str, rule: str) -> None:

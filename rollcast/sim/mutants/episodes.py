@@ -10,7 +10,7 @@ from coordinator.core.decisions.episodes import Episodes
 from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.episode_events import EpisodeStepped
 from coordinator.core.leases.attempts import Attempt
-from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.episodes import Episode, Game
 from rollcast.sim.mutants.planting import Mutant, Patch
 from rollcast.sim.settings import Lengths
 from rollcast.sim.store.tables import Tables
@@ -40,10 +40,11 @@ def _trained_observation(observation: Any) -> Any:
 
 
 def _keep_reward(reopen: Any) -> Any:
-    def mutated(self: Episode, episode: Any) -> None:
-        reward = self.reward
+    def mutated(self: Game, episode: Any) -> None:
+        rewards = [one.reward for one in self.players]
         reopen(self, episode)
-        self.reward = reward
+        for one, reward in zip(self.players, rewards, strict=True):
+            one.reward = reward
 
     return mutated
 
@@ -85,7 +86,7 @@ MUTANTS = (
         "replayed-turns-rewarded-again",
         "episode",
         "an environment that is opened again and sent the recorded turns gives their rewards once more",
-        (Patch(Episode, "reopen", _keep_reward),),
+        (Patch(Game, "reopen", _keep_reward),),
         _EPISODES,
     ),
     Mutant(
