@@ -36,6 +36,14 @@ _LINES_MAX = 1_000  # events shown about one subject, the newest
 _LEASES_SHOWN = 10  # leases shown of a peer, the newest
 _SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*([A-Za-z0-9._-]{1,64})")
 
+# Kind -> table and column of its numbers.
+_NUMBERS = {
+    "lease": ("attempts", "lease_id"),
+    "rollout": ("rollouts", "rollout_id"),
+    "group": ("groups", "group_id"),
+    "version": ("versions", "version"),
+    "step": ("batches", "step"),
+}
 _LEASE = re.compile(r"[1-9][0-9]{0,8}\.[0-9]{1,10}")
 _PEER_ID = re.compile(r"\b12D3KooW\w{1,64}")
 _NUMBERED_LEASE = re.compile(r"\blease (\d{10,19})\b")
@@ -76,9 +84,20 @@ def story_of(folder: RunFolder, words: str) -> Story:
             raise ConfigError(
                 f"this run's ledger has no {kind} {subject}",
                 cause="it never existed, was compacted, or belonged to an evaluation, whose leases are not stored",
-                fix="name one that the run has, for example from the dashboard's Events page",
+                fix=f"name one that the run has{_newest(connection, kind)}; the dashboard's Events page lists them",
             )
         return _in_words(story, peer_names(connection))
+
+
+def _newest(connection: RunReader, kind: str) -> str:
+    """Return a hint at the newest subject of a kind; empty if the ledger has none, or the kind has no numbers."""
+    if kind not in _NUMBERS:
+        return ""
+    table, column = _NUMBERS[kind]
+    (newest,) = connection.execute(f"SELECT max({column}) FROM {table}").fetchone()
+    if newest is None:
+        return ""
+    return f" (the newest is {kind} {lease_name(newest) if kind == 'lease' else newest})"
 
 
 def lease_name(lease_id: int) -> str:

@@ -120,6 +120,20 @@ async def test_unknown_object_is_refused(ledger: Path, words: str) -> None:
         story_of(RunFolder(ledger.parent), words)
 
 
+async def test_the_refusal_of_a_number_names_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    ledger = Ledger.open(path)
+    with pytest.raises(ConfigError) as empty:
+        story_of(RunFolder(tmp_path), "lease 17")
+    assert "newest" not in empty.value.fix
+    for number in (262, 300):  # those before were of an evaluation
+        await work.issue(ledger, (1 << 32) + number)
+    await ledger.close()
+    with pytest.raises(ConfigError) as refused:
+        story_of(RunFolder(tmp_path), "lease 17")
+    assert "(the newest is lease 300)" in refused.value.fix
+
+
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
 def test_malformed_words_are_refused(words: str) -> None:
     with pytest.raises(ConfigError, match="does not name an object"):
