@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from coordinator.config.activation import CapacityConfig
 from coordinator.config.checks import CodeCheck, single_checks
-from coordinator.config.environments import EnvironmentPoolConfig
+from coordinator.config.environments import EnvironmentPoolConfig, GymTask, VerifiersTask
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.config.sinks import MetricsConfig
 from coordinator.config.stages import StageConfig, stage_errors
@@ -243,7 +243,8 @@ class SelectionConfig(ConfigModel):
     """by_volatility: probability of sampling a problem again whose rewards do not vary."""
     exploration: float = Field(0.0, ge=0.0, le=10.0)
     """by_volatility: weight of sqrt(ln(rollouts of all problems) / rollouts of this one), which is added to a problem's
-    probability, so that problems of few rollouts are sampled again whatever their rewards were."""
+    probability, so that problems of few rollouts are sampled again whatever their rewards were. This is the bonus of
+    UCB1; it stands for the exploration term of DoPR, with whose own equation it has not been compared."""
 
 
 class VerifierConfig(ConfigModel):
@@ -405,6 +406,8 @@ class CoordinatorConfig(ConfigModel):
             raise ValueError(wrong)
         if "held_out" in self.evaluation_sets:
             raise ValueError("evaluation_sets.held_out: this name belongs to held_out_problems; choose another")
+        if wrong := self._too_many_episodes():
+            raise ValueError(wrong)
         for task in (*single_tasks(self.task), *(one.task for one in self.evaluation_sets.values())):
             for check in single_checks(task.check) if isinstance(task, RowsConfig) else []:
                 if isinstance(check, CodeCheck) and check.total_timeout_s >= self.verifier.timeout_s:
@@ -413,3 +416,16 @@ class CoordinatorConfig(ConfigModel):
                         f"{self.verifier.timeout_s:g}, after which it has no score whatever it has passed"
                     )
         return self
+
+    def _too_many_episodes(self) -> str:
+        """Return why the episodes of one batch cannot be open at once; empty if they can, or if none are played."""
+        if not any(isinstance(task, GymTask | VerifiersTask) for task in single_tasks(self.task)):
+            return ""
+        wanted, room = self.run.groups_per_step * self.run.samples_per_group, self.environments.episodes_max // 2
+        if wanted <= room:
+            return ""
+        return (
+            f"environments.episodes_max = {self.environments.episodes_max} leaves {room} open episodes to training, "
+            f"the others to evaluations, and one batch has {wanted} (run.groups_per_step * run.samples_per_group): set "
+            f"environments.episodes_max to {2 * wanted} at least, or make batches smaller"
+        )

@@ -66,7 +66,8 @@ class EnvironmentPoolConfig(ConfigModel):
     processes: int = Field(2, ge=1, le=256)
     """Processes of each environment."""
     episodes_max: int = Field(4096, ge=1, le=1_000_000)
-    """Most episodes that may be open at once."""
+    """Most episodes that may be open at once: a batch of training may have half of them, evaluations take turns in the
+    others."""
     turns_max: int = Field(16, ge=1, le=120)
     """Most turns of the policy in an episode; after the last one it ends as truncated."""
     episode_seconds_max: float = Field(1800.0, gt=0.0, le=1e6)

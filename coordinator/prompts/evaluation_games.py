@@ -52,6 +52,7 @@ class EvaluationGames:
         tokens_max: tokens of the longest completion, answers included.
         turns_max: most turns of a completion.
         kept_max: games that stay open between two turns.
+        played_max: games that take a turn at once; more of them wait, which takes as long as a turn does.
         failures_max: how often in a row an environment may fail before the completion counts as not scored.
     """
 
@@ -63,6 +64,7 @@ class EvaluationGames:
         tokens_max: int,
         turns_max: int,
         kept_max: int,
+        played_max: int,
         failures_max: int,
     ) -> None:
         self._pool = pool
@@ -70,6 +72,7 @@ class EvaluationGames:
         self._tokens_max = tokens_max
         self._turns_max = turns_max
         self._kept_max = kept_max
+        self._turns = asyncio.Semaphore(played_max)
         self._failures_max = failures_max
         self._kept: OrderedDict[tuple[str, Tokens], _Game] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
@@ -89,7 +92,8 @@ class EvaluationGames:
         parts = split_turns(tokens, turn_lengths)
         for left in range(self._failures_max, -1, -1):
             try:
-                return await self._play(problem, tokens, parts)
+                async with self._turns:
+                    return await self._play(problem, tokens, parts)
             except EnvironmentFailed as failure:
                 if not (failure.retryable and left):
                     what = f"an episode of {problem.problem_id} could not be played"

@@ -325,7 +325,8 @@ def _games(config: CoordinatorConfig, environments: EnvironmentPool, tokenizer: 
         tokenizer,
         tokens_max=config.sampling.new_tokens_max,
         turns_max=pool.turns_max,
-        kept_max=max(1, pool.episodes_max // 2),  # the others are training's
+        kept_max=max(1, pool.episodes_max // 4),  # with those that take a turn half of all; the others are training's
+        played_max=max(1, pool.episodes_max // 4),
         failures_max=pool.failures_max,
     )
 

@@ -7,8 +7,8 @@ or been unlearned. A hash of seed, problem and pass decides, so that the same le
 
 An exploration term may come on top, so that problems of few rollouts, whose volatility is uncertain, are not given up:
 DoPR (Zhang et al. 2026, arXiv 2602.00815) selects by volatility plus such a term. It is the bonus of UCB1 here (Auer et
-al. 2002, "Finite-time Analysis of the Multiarmed Bandit Problem", figure 1), in which form DoPR's is remembered; its
-own equation was not looked up.
+al. 2002, "Finite-time Analysis of the Multiarmed Bandit Problem", figure 1), without its factor sqrt(2), which the
+weight covers. The text of the DoPR paper was not available to compare: its equation may weigh the counts otherwise.
 """
 
 from __future__ import annotations

@@ -91,3 +91,15 @@ def test_stages_reach_the_core() -> None:
     made = core_settings(config, RunId("run"), Sampling(1.0, 8, (1,)), vocabulary_size=9, seed_secret=b"s" * 32)
     assert made.stages == (LengthStage("a", 0, 4, 0.8, 9, 8), LengthStage("b", None, 8, reward_steps=8))
     assert made.staged_prompts
+
+
+def test_a_batch_of_episodes_that_cannot_be_open_at_once_is_refused() -> None:
+    given = {
+        "run": {"groups_per_step": 64, "samples_per_group": 32},
+        "task": {"kind": "gym", "path": "game.py:Guess"},
+    }
+    assert CoordinatorConfig.model_validate(given).environments.episodes_max == 4096
+    with pytest.raises(ValidationError, match=r"set environments\.episodes_max to 4096 at least"):
+        CoordinatorConfig.model_validate(given | {"environments": {"episodes_max": 4095}})
+    single = {"run": given["run"], "environments": {"episodes_max": 1}}
+    assert CoordinatorConfig.model_validate(single).environments.episodes_max == 1, "no task has an environment"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.games import Reply, Turn
+from coordinator.environments.games import Reply, Start, Turn
 from coordinator.prompts.evaluation_games import EvaluationGames, Played, cut_newest, split_turns
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import MalformedMessage, NotScored
@@ -22,10 +22,11 @@ def tokens(text: str) -> tuple[int, ...]:
     return tuple(TOKENIZER.encode(text))
 
 
-def games(pool: FakePool, *, tokens_max: int = 16, turns_max: int = 4, kept_max: int = 4) -> EvaluationGames:
-    return EvaluationGames(
-        pool, TOKENIZER, tokens_max=tokens_max, turns_max=turns_max, kept_max=kept_max, failures_max=1
-    )
+def games(
+    pool: FakePool, *, tokens_max: int = 16, turns_max: int = 4, kept_max: int = 4, played_max: int = 4
+) -> EvaluationGames:
+    limits = {"tokens_max": tokens_max, "turns_max": turns_max, "kept_max": kept_max, "played_max": played_max}
+    return EvaluationGames(pool, TOKENIZER, **limits, failures_max=1)
 
 
 async def second_turn(made: EvaluationGames) -> Played:
@@ -89,6 +90,23 @@ async def test_games_that_wait_for_a_turn_are_closed_at_the_end() -> None:
     assert pool.closed == []
     await made.close()
     assert len(set(pool.closed)) == 2
+
+
+async def test_an_evaluation_of_any_size_opens_a_bounded_number_of_games_and_scores_all_of_them() -> None:
+    class FullPool(FakePool):
+        most = 0
+
+        async def open(self, episode: EpisodeId, environment: str, seed: int, *, alone: bool = False) -> Start:
+            start = await super().open(episode, environment, seed)
+            self.most = max(self.most, len(self.seeds) - len(self.closed))
+            await asyncio.sleep(0)
+            return start
+
+    pool = FullPool(*[WINS] * 20)
+    made = games(pool, played_max=3)
+    scores = await asyncio.gather(*(made.play(GAME, tokens("3"), []) for _ in range(20)))
+    assert scores == [Played(1.0, True)] * 20
+    assert pool.most == 3
 
 
 class SlowPool(FakePool):
