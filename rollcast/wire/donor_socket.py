@@ -25,9 +25,13 @@ _PATH_BYTES_MAX = 100  # a Unix socket's path has at most 107 bytes
 
 
 def socket_path(state_folder: Path) -> Path:
-    """Return the path of the daemon's socket: in the state folder, or in a short one if that path is too long."""
-    path = state_folder.absolute() / _NAME
-    digest = hashlib.sha256(os.fsencode(state_folder.absolute())).hexdigest()[:16]
+    """Return the path of the daemon's socket: in the state folder, or in a short one if that path is too long.
+
+    A folder that is named through a link, such as `runs/latest/peers/peer-1`, has the socket of the folder itself.
+    """
+    folder = state_folder.resolve()
+    path = folder / _NAME
+    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     short = f"rollcast-{os.getuid()}-{digest}.sock"
     folders = filter(None, (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"))
     candidates = [path, *(Path(folder) / short for folder in folders)]

@@ -72,3 +72,12 @@ def test_a_long_folder_has_its_socket_elsewhere(tmp_path: Path, monkeypatch: pyt
     assert len(str(socket_path(deep))) < 100
     assert socket_path(deep) != socket_path(tmp_path / ("y" * 90))
     assert socket_path(Path("/a")) == Path("/a/control.sock")
+
+
+def test_a_folder_named_through_a_link_has_the_same_socket(tmp_path: Path) -> None:
+    for name in ("short", "y" * 90):
+        folder = tmp_path / name / "peer-1"
+        folder.mkdir(parents=True)
+        link = tmp_path / f"latest-{name[:1]}"
+        link.symlink_to(folder.parent.name)
+        assert socket_path(link / "peer-1") == socket_path(folder)
