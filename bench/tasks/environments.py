@@ -3,7 +3,7 @@
 Each run is a whole one on this machine: warm start, coordinator, peers, environments in processes of their own. The
 rewards are those of the episodes that were trained on: ``NAME_before`` is the mean of the first FIRST_STEPS batches,
 ``NAME_after`` of the last LAST_STEPS. ``retokenised`` counts the tokens of episodes that
-were tokenised again or changed between two turns, over all shipped chat templates and all rollouts of these runs.
+were tokenised again or changed between two turns, over all shipped chat templates and the runs of one agent.
 ``turns_lost`` counts acknowledged turns that a coordinator lost which was killed KILLS times (`python -m bench turns`).
 """
 
@@ -32,6 +32,7 @@ from rollcast.cli.up_config import UpConfig
 EXAMPLES = {
     "calculator": Path("examples/calculator/run.toml"),
     "guessing": Path("examples/guessing/run.toml"),
+    "telling": Path("examples/telling/run.toml"),
     "verifiers": Path("examples/verifiers-recall/run.toml"),
 }
 HOSTILE = "hostile"

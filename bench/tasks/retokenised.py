@@ -77,7 +77,8 @@ class StoredEpisode:
 def retokenised_in_run(run_folder: Path, config: CoordinatorConfig) -> int:
     """Return how many tokens of a run's newest episodes are not those that their environment answers when asked again.
 
-    Newly opened environments are sent the recorded turns, and their replies are rendered again.
+    Newly opened environments are sent the recorded turns, and their replies are rendered again. Games of several
+    agents are not played again.
 
     Raises:
         TaskError: an environment does not start.
@@ -88,12 +89,15 @@ def retokenised_in_run(run_folder: Path, config: CoordinatorConfig) -> int:
 
 
 def stored_episodes(run_folder: Path) -> tuple[list[StoredEpisode], str]:
-    """Return the newest EPISODES_MAX episodes of a run, and its tokenizer as JSON."""
+    """Return the newest EPISODES_MAX episodes of a run, and its tokenizer as JSON.
+
+    Games of several agents are left out: one agent's episode does not have what the environment was sent in between.
+    """
     with closing(sqlite3.connect(f"file:{run_folder / 'store.sqlite'}?mode=ro", uri=True)) as database:
         rows = database.execute(
             "SELECT groups.problem, groups.prompt_token_ids, rollouts.body FROM rollouts"
             " JOIN attempts USING (lease_id, sample_index) JOIN groups USING (group_id)"
-            " ORDER BY rollout_id DESC LIMIT ?",
+            " WHERE groups.agents = 1 ORDER BY rollout_id DESC LIMIT ?",
             (EPISODES_MAX,),
         ).fetchall()
         (tokenizer_json,) = database.execute("SELECT value FROM meta WHERE key = ?", (TOKENIZER,)).fetchone()

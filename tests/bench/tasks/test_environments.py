@@ -32,13 +32,13 @@ def ledger(folder: Path, *answers: str) -> None:
     prompt = TOKENIZER.encode("guess 1-7:")
     with closing(sqlite3.connect(folder / "store.sqlite")) as database, database:
         database.execute("CREATE TABLE meta (key, value)")
-        database.execute("CREATE TABLE groups (group_id, problem, prompt_token_ids)")
+        database.execute("CREATE TABLE groups (group_id, problem, prompt_token_ids, agents)")
         database.execute("CREATE TABLE attempts (lease_id, sample_index, group_id)")
         database.execute("CREATE TABLE rollouts (rollout_id, lease_id, sample_index, body)")
         database.execute("CREATE TABLE steps (step, figures)")
         database.execute("INSERT INTO meta VALUES ('tokenizer', ?)", (TOKENIZER.to_json(),))
         packed = struct.pack(f"<{len(prompt)}I", *prompt)
-        database.execute("INSERT INTO groups VALUES (1, ?, ?)", (json.dumps(problem), packed))
+        database.execute("INSERT INTO groups VALUES (1, ?, ?, 1)", (json.dumps(problem), packed))
         database.execute("INSERT INTO attempts VALUES (1, 0, 1)")
         database.execute("INSERT INTO rollouts VALUES (1, 1, 0, ?)", (body.SerializeToString(),))
         database.executemany(
