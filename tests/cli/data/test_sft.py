@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +59,20 @@ def test_the_summary_names_the_next_command(
     assert "rollcast export" in capsys.readouterr().out
     assert sft(config, json_output=True) == 0
     assert json.loads(capsys.readouterr().out)["held_out_loss"] == 0.5
+
+
+def test_the_page_about_own_tasks_has_a_configuration_and_writes_examples_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()
+    (shown,) = re.findall(r"```toml\n(# sft\.toml\n.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"^python -c (.*) > examples\.jsonl$", page, re.MULTILINE)
+    made = subprocess.run([sys.executable, "-c", *shlex.split(command)], check=True, capture_output=True, text=True)
+    rows = [json.loads(row) for row in made.stdout.splitlines()]
+    assert len(rows) == 99
+    assert rows[0] == {"prompt": "1+1=", "completion": "2"}
+    monkeypatch.chdir(tmp_path)
+    Path("examples.jsonl").write_text(made.stdout)
+    Path("sft.toml").write_text(shown)
+    assert sft(Path("sft.toml"), dry_run=True) == 0
+    assert json.loads(capsys.readouterr().out)["export"] == "models/shown"
