@@ -1,0 +1,41 @@
+"""Test what `rollcast samples` prints of a run's rollouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coordinator.config.config import CoordinatorConfig
+from rollcast.cli.run import samples as command
+from tests.coordinator.prompts.stored_run import TOKENIZER, stored_run
+
+
+@pytest.fixture
+async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(command, "run_config", lambda run: CoordinatorConfig())
+    monkeypatch.setattr(command, "run_tokenizer", lambda config, folder: TOKENIZER)
+    monkeypatch.setenv("COLUMNS", "200")
+    return (await stored_run(tmp_path)).root
+
+
+async def test_a_game_names_the_agent_that_played_and_shows_all_of_its_turns(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.samples(run, set_name="training", limit=2) == 0
+    shown = capsys.readouterr().out
+    assert "sum:4 #0 buyer, training, version 9, alpha: correct" in shown
+    assert "sum:3 #0, training" in shown, "its problem has no agents"
+    assert "assistant, version 9" in shown
+    assert "tool, version 9" in shown
+
+
+async def test_a_line_of_json_has_the_agent_and_the_whole_conversation(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.samples(run, set_name="training", limit=1, json_output=True) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["agent"] == "buyer"
+    assert one["completion"] == "\n".join(turn["text"] for turn in one["turns"])
+    assert "token_ids" not in one["turns"][0]
