@@ -206,11 +206,15 @@ class Daemons:
         return on_disk or self._states_in_memory(number)
 
     def _states_in_memory(self, number: int) -> list[Path]:
-        """Return the anonymous files of a peer's states; see rollcast.wire.versions.state_memory."""
+        """Return the anonymous files of a peer's states; see rollcast.wire.versions.state_memory.
+
+        A file that has just been made has no size yet, and is left out.
+        """
         found = []
         for path in Path(f"/proc/{self._processes[f'peer-{number}'].pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
-                if os.readlink(path).startswith("/memfd:rollcast-state"):
+                sized = path.stat().st_size > 0
+                if sized and os.readlink(path).startswith("/memfd:rollcast-state"):
                     found.append(path)
         return found
 
