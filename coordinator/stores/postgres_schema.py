@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from coordinator.ledger.sql import SqlConnection
-from rollcast.runtime.errors import StoreError
+from coordinator.stores.run_format import check_format
 
 #: SQLSTATE of a transaction of a coordinator that leads no longer.
 FENCED = "RC001"
@@ -362,8 +362,10 @@ CREATE TRIGGER fleet_journal_stay BEFORE DELETE ON fleet_journal FOR EACH ROW
     EXECUTE FUNCTION refuse('fleet_journal is never deleted');
 """
 
-# Entry n takes the tables from version n to n + 1. Entries are appended, never edited.
+# Entry n takes the tables from version n to n + 1. Entries are appended, never edited. A change of what blobs hold
+# appends an entry too, and raises OLDEST to its number if it cannot convert those of earlier versions.
 MIGRATIONS: tuple[str, ...] = (_TABLES + _FUNCTIONS + _CALLS + _refusals(), _FLEET)
+OLDEST = 2  # version of the oldest tables that can be continued: before, token ids were no bytes
 _LOCK = 7_203_118_467  # key of the advisory lock under which one process migrates
 
 
@@ -379,7 +381,7 @@ def migrate(connection: ScriptConnection, migrations: tuple[str, ...] = MIGRATIO
     """Create the tables, or migrate them to the newest version, in one transaction.
 
     Raises:
-        StoreError: the tables were written by a newer Rollcast.
+        RunFormatError: an earlier Rollcast wrote the tables, whose rollouts cannot be read, or a newer one.
         psycopg.Error: the database cannot be written.
     """
     connection.execute("BEGIN")
@@ -388,12 +390,8 @@ def migrate(connection: ScriptConnection, migrations: tuple[str, ...] = MIGRATIO
         connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL)")
         row = connection.execute("SELECT version FROM schema_version").fetchone()
         found = 0 if row is None else int(row[0])
-        if found > len(migrations):
-            raise StoreError(
-                "the store in PostgreSQL was written by a newer Rollcast",
-                cause=f"its schema is version {found}, this installation's is {len(migrations)}",
-                fix="upgrade this installation or choose another database",
-            )
+        elsewhere = "another run_folder and an empty database"
+        check_format("the store in PostgreSQL", found, OLDEST, len(migrations), elsewhere=elsewhere)
         for number in range(found, len(migrations)):
             connection.executescript(migrations[number])
         if found < len(migrations):

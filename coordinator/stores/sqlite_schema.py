@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from rollcast.runtime.errors import StoreError
+from coordinator.stores.run_format import check_format
 
 #: Unix time by the wall clock, for people only: no decision depends on it.
 NOW_UNIX_S = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -339,27 +339,28 @@ _BY_PROBLEM = "CREATE INDEX groups_of_problem ON groups (problem_id);"
 #: In a game of several agents each has slots of its own: the slot i is of the agent i modulo their number.
 _AGENTS = "ALTER TABLE groups ADD COLUMN agents INTEGER NOT NULL DEFAULT 1 CHECK (agents >= 1);"
 
-# Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited.
+# From here on, stored rollouts have their token ids as bytes. The tables are the same: rollouts are blobs to SQLite.
+_TOKEN_IDS_AS_BYTES = "SELECT 1;"
+
+# Entry n takes the tables from PRAGMA user_version n to n + 1. Entries are appended, never edited. A change of what
+# blobs hold appends an entry too, and raises OLDEST to its number if it cannot convert those of earlier versions.
 MIGRATIONS: tuple[str, ...] = (
     *(_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES),
     *(_CLAIMS, _CHECKSUMS, _QUARANTINES, _SCORE_PARTS, _TURNS, _BY_PROBLEM, _AGENTS),
+    _TOKEN_IDS_AS_BYTES,
 )
+OLDEST = 12  # version of the oldest tables that can be continued
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
     """Migrate the tables to the newest version, one transaction per migration.
 
     Raises:
-        StoreError: the file was written by a newer Rollcast.
+        RunFormatError: an earlier Rollcast wrote the file, whose rollouts cannot be read, or a newer one.
         sqlite3.Error: it cannot be read or written.
     """
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    if found > len(migrations):
-        raise StoreError(
-            "the ledger was written by a newer Rollcast",
-            cause=f"its schema is version {found}, this installation's is {len(migrations)}",
-            fix="upgrade this installation or choose another run_folder",
-        )
+    check_format("the ledger", found, OLDEST, len(migrations), elsewhere="another run_folder")
     for number in range(found, len(migrations)):
         try:
             connection.executescript(

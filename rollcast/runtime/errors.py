@@ -28,6 +28,7 @@
     ├── LedgerDamaged          RC403  exit 74   the run has lost or changed what it had stored
     ├── LeadershipLost         RC404  exit 75   another coordinator leads the run
     ├── MigrationError         RC405  exit 73   a run's store cannot be moved between SQLite and PostgreSQL
+    ├── RunFormatError         RC406  exit 65   a run was stored in a format that this version cannot continue
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── NotScored              RC502  exit 75   the verifiers failed on a completion each time
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
@@ -207,6 +208,10 @@ class LeadershipLost(StoreError):
 
 class MigrationError(RollcastError):
     code, exit_code = "RC405", 73
+
+
+class RunFormatError(StoreError):
+    code, exit_code = "RC406", 65
 
 
 class TaskError(RollcastError):

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.stores import sqlite_schema
+from coordinator.stores.leadership import held, lead
 from coordinator.stores.postgres import PostgresConnection, PostgresStore, checked_url, connect, read_only
-from coordinator.stores.postgres_schema import MIGRATIONS, migrate
-from rollcast.runtime.errors import ConfigError, LeadershipLost, StoreError
+from coordinator.stores.postgres_schema import MIGRATIONS, OLDEST, migrate
+from rollcast.runtime.errors import ConfigError, LeadershipLost, RunFormatError, StoreError
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.text.data_files import optional_import
 from tests.coordinator.stored_work import batch, score
@@ -169,8 +170,20 @@ def test_a_newer_schema_is_refused(url: str) -> None:
     lead_now(url)
     connection = connect(url)
     connection.execute("UPDATE schema_version SET version = ?", (len(MIGRATIONS) + 1,))
-    with pytest.raises(StoreError, match="newer"):
+    with pytest.raises(RunFormatError, match="newer"):
         migrate(connection)
+    connection.close()
+
+
+async def test_a_run_of_an_earlier_format_is_never_led(url: str) -> None:
+    epoch = lead_now(url)
+    connection = connect(url)
+    connection.execute("UPDATE leadership SET until_unix_s = 0")
+    connection.execute("UPDATE schema_version SET version = ?", (OLDEST - 1,))
+    with pytest.raises(RunFormatError, match=f"it has format {OLDEST - 1}"):
+        await lead(url, "test", "here", outage_max_s=60.0)
+    assert connection.execute("SELECT version FROM schema_version").fetchone() == (OLDEST - 1,)
+    assert held(connection).epoch == epoch
     connection.close()
 
 

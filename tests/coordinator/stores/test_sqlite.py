@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ import pytest_asyncio
 
 from coordinator.core.events.actions import Note
 from coordinator.stores.sqlite import Ledger, store_error
-from coordinator.stores.sqlite_schema import MIGRATIONS, migrate
-from rollcast.runtime.errors import StoreError
+from coordinator.stores.sqlite_schema import MIGRATIONS, OLDEST, migrate
+from rollcast.runtime.errors import RunFormatError, StoreError
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import rollout_to_pb
 from tests.coordinator.stored_work import attempt, batch, group, rollout, score, store_rollout
@@ -253,6 +254,20 @@ def test_newer_schema_is_refused_and_unchanged(connection: sqlite3.Connection) -
     with pytest.raises(StoreError, match="newer"):
         migrate(connection)
     assert tables(connection) == set()
+
+
+async def test_ledger_of_an_earlier_format_is_refused_and_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    await Ledger.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {OLDEST - 1}")
+    for _ in range(2):
+        with pytest.raises(RunFormatError) as refused:
+            Ledger.open(path)
+        assert f"it has format {OLDEST - 1}" in f"{refused.value}"
+        assert "another run_folder" in f"{refused.value}"
+    with closing(sqlite3.connect(path)) as connection:
+        assert version(connection) == OLDEST - 1
 
 
 class TestLedger(CompactionConformance):
