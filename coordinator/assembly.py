@@ -34,8 +34,9 @@ from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.authority import run_authority
 from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc.access import RoleGate
+from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.learner import LearnerCalls
-from coordinator.rpc.peers import PeerCalls, WelcomeSettings
+from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls
 from coordinator.rpc.upload_limits import UploadRates
@@ -353,8 +354,8 @@ def _peer_calls(coordinator: Coordinator) -> PeerCalls:
         tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
         router_replay=config.sampling.router_replay,
     )
-    rates = _upload_rates(config.limits)
-    return PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger, rates)
+    core = LocalCore(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger)
+    return PeerCalls(core, _upload_rates(config.limits))
 
 
 def _servicer(coordinator: Coordinator, peers: PeerCalls) -> Servicer:

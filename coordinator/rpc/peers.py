@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
@@ -17,33 +16,28 @@ from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.events import (
     Event,
     HeartbeatReceived,
-    IdentityNoticed,
     LeasesReturned,
     PartialReceived,
     PeerJoined,
-    PeerLeft,
     VersionHeld,
     WorkRequested,
 )
-from coordinator.join import JoinDesk
-from coordinator.ledger.store import RunStore
 from coordinator.rpc.access import Messages, caller_of
-from coordinator.rpc.accusations import accused_event
-from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
+from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX
+from coordinator.rpc.core_link import CoreLink, NotNow, Opening
 from coordinator.rpc.heartbeats import facts_of
 from coordinator.rpc.reach_messages import reach_event_of
 from coordinator.rpc.sanitise import counter, rate, text
 from coordinator.rpc.upload_limits import UploadLimits, UploadRates
-from coordinator.shell.sessions import PeerChannel, Sessions
-from coordinator.shell.shell import Shell
-from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RateLimited, RollcastError, WrongKey
+from coordinator.shell.sessions import PeerChannel
+from rollcast.runtime.errors import MalformedMessage, RateLimited, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.identity.certificates import Caller
-from rollcast.wire.ids import Epoch, LeaseId, PeerId, RunId, Version
+from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.protocol import agree_with, range_to_pb
-from rollcast.wire.rollouts import AtVersionSwap, partial_from_pb, received_rollout, without_content
+from rollcast.wire.protocol import agree_with
+from rollcast.wire.rollouts import partial_from_pb, received_rollout, without_content
 from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
@@ -53,7 +47,6 @@ WRITE_DEADLINE_S = 10.0  # for the transport to accept one message
 UPLOAD_MESSAGE_DEADLINE_S = 120.0  # between two messages of one upload; the longest have some 13 MiB
 REFUSAL_S = 1.0  # before an upload that comes too fast is refused
 VERDICT_DEADLINE_S = 30.0
-LEDGER_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
 BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
 RATE_WINDOW_S = 5.0  # the two limits hold per window, so that short bursts pass
@@ -61,66 +54,13 @@ LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
 REGION_LENGTH_MAX = 64
 _SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
-_CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
-_CLONE_FIX = "stop the other one to move here; or delete identity.key and credentials.pem here and join anew"
-
-
-@dataclass(frozen=True, slots=True)
-class WelcomeSettings:
-    """The contents of the Welcome that every peer receives."""
-
-    run_id: str
-    learner_public_key: bytes
-    heartbeat_interval_s: float
-    heartbeat_timeout_s: float
-    prompt_tokens_max: int
-    sampling: pb.Sampling
-    prefetch_batches: float
-    at_version_swap: AtVersionSwap
-    partial_interval_s: float
-    software: str
-    tokenizer_json: str = ""
-    router_replay: bool = False
-
-    def message(self) -> pb.CoordinatorMessage:
-        return pb.CoordinatorMessage(
-            welcome=pb.Welcome(
-                protocol=range_to_pb(),
-                run_id=self.run_id,
-                learner_public_key=self.learner_public_key,
-                heartbeat_interval_s=self.heartbeat_interval_s,
-                heartbeat_timeout_s=self.heartbeat_timeout_s,
-                software=self.software,
-                prompt_tokens_max=self.prompt_tokens_max,
-                sampling=self.sampling,
-                prefetch_batches=self.prefetch_batches,
-                at_version_swap=self.at_version_swap,
-                partial_interval_s=self.partial_interval_s,
-                tokenizer_json=self.tokenizer_json,
-                router_replay=self.router_replay,
-            )
-        )
 
 
 class PeerCalls:
     """Handles the methods Session and UploadRollouts."""
 
-    def __init__(
-        self,
-        shell: Shell,
-        sessions: Sessions,
-        desk: JoinDesk,
-        welcome: WelcomeSettings,
-        ledger: RunStore,
-        rates: UploadRates = UploadRates(),  # noqa: B008
-    ) -> None:
-        self._shell = shell
-        self._sessions = sessions
-        self._desk = desk
-        self._welcome = welcome
-        self._ledger = ledger
-        self._route_shape: RouteShape | None = None
-        self._clones = Clones()
+    def __init__(self, core: CoreLink, rates: UploadRates = UploadRates()) -> None:  # noqa: B008
+        self._core = core
         self.upload_limits = UploadLimits(rates)
         self.refused: Counter[str] = Counter()
         """Sessions refused so far, by reason."""
@@ -128,34 +68,24 @@ class PeerCalls:
     async def Session(self, messages: Messages, context: Any) -> None:
         """Serve one peer's session from its Hello to its end; see rollcast.proto."""
         caller = caller_of(context)
+        channel = PeerChannel(caller.peer_id, caller.role)
         try:
             async with deadline(HELLO_DEADLINE_S, "the peer's Hello"):
                 first = await anext(messages, None)
             if first is None:
                 return
-            invite = await self._desk.invite_of(caller.peer_id)
-            joined = replace(joined_of(caller, first, site_of(context.peer()), host_of(context.peer())), invite=invite)
+            joined = joined_of(caller, first, site_of(context.peer()), host_of(context.peer()))
+            channel.address = joined.address
             instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
-            if not self._may_open(caller.peer_id, instance_id, context.peer()):
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")
-            # UNAVAILABLE makes the peer retry, for the coordinator that resumes the run.
-            if self._shell.ended_because and not self._shell.ended_for_good:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
-            if self._shell.ended_because:
-                # A peer that was away at the end learns of it like the connected ones did, and ends as they do.
-                await _write(context, pb.CoordinatorMessage(stop=pb.Stop(reason=self._shell.ended_because)))
-                return
+            await self._core.open(Opening(joined, instance_id, context.peer()), channel)
+        except NotNow as reason:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(reason))  # which makes the peer retry
         except RollcastError as error:
             self.refused[error.reason] += 1
             log.info("session refused", peer_id=caller.peer_id, code=error.code, what=error.what)
             refused = pb.Refused(code=error.code, what=_one_line(error), fix=error.fix)
             await _write(context, pb.CoordinatorMessage(refused=refused))
             return
-        channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
-        self._clones.session_opened(caller.peer_id, instance_id, time.monotonic())
-        log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
-        channel.send(self._welcome.message())  # before the event, whose actions queue messages behind it
-        self._shell.apply(joined)
         reader = asyncio.create_task(self._read(messages, caller, channel))
         try:
             while (message := await channel.next()) is not None:
@@ -165,51 +95,28 @@ class PeerCalls:
         finally:
             channel.end("the connection was closed")
             reader.cancel()
-            if self._sessions.close(channel):  # not if a newer session of the peer has replaced this one
-                self._clones.session_closed(caller.peer_id)
-                self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
-            log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
-
-    def _may_open(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
-        """Decide whether this instance of an identity may open a session; False means that the peer must retry.
-
-        Raises:
-            ClonedIdentity: another instance uses the identity.
-        """
-        verdict = self._clones.verdict(peer_id, instance_id, time.monotonic())
-        if verdict == "moved":
-            self._shell.apply(IdentityNoticed(peer_id, "identity_moved", f"now at {address}"))
-        if verdict == "cloned":
-            self._shell.apply(IdentityNoticed(peer_id, "identity_cloned", f"a second one at {address} was refused"))
-            raise ClonedIdentity("another machine uses the identity of this one", cause=_CLONE_CAUSE, fix=_CLONE_FIX)
-        return verdict != "later"
+            self._core.close(channel)
 
     async def _read(self, messages: Messages, caller: Caller, channel: PeerChannel) -> None:
-        """Apply the peer's messages as events until the stream ends; its end ends the session."""
+        """Pass the peer's messages on until the stream ends; its end ends the session."""
         budget = _Budget()
         try:
             async for message in messages:
                 if channel.ended_because:
                     return
                 budget.spend(messages.newest_bytes)
-                self._clones.message_received(caller.peer_id, time.monotonic())
-                if message.WhichOneof("body") == "goodbye":
-                    channel.said_goodbye = True
-                    channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
-                    return
-                if message.WhichOneof("body") == "certificate_request":
-                    await self._renew(caller, channel, message.certificate_request.csr_pem)
-                elif message.WhichOneof("body") == "accusation":
-                    self._shell.apply(
-                        await accused_event(
-                            caller.peer_id,
-                            message.accusation,
-                            run_id=RunId(self._welcome.run_id),
-                            ledger=self._ledger,
-                        )
-                    )
-                else:
-                    self._shell.apply(event_of(caller.peer_id, message))
+                match message.WhichOneof("body"):
+                    case "goodbye":
+                        channel.said_goodbye = True
+                        channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
+                        return
+                    case "certificate_request":
+                        pem = await self._core.renew(caller, message.certificate_request.csr_pem)
+                        channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
+                    case "accusation":
+                        await self._core.accused(caller.peer_id, message.accusation)
+                    case _:
+                        self._core.apply(caller.peer_id, event_of(caller.peer_id, message))
             channel.end("the peer closed the connection")
         except RollcastError as error:
             channel.end(_one_line(error))
@@ -218,16 +125,12 @@ class PeerCalls:
             raise
         except Exception as error:
             channel.end("the coordinator failed")
-            self._shell.fail(error)
-
-    async def _renew(self, caller: Caller, channel: PeerChannel, csr_pem: bytes) -> None:
-        pem = await self._desk.renew(csr_pem, peer_id=caller.peer_id, role=caller.role)
-        channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
+            self._core.fail(error)
 
     async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
         """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
         peer_id = caller_of(context).peer_id
-        keys = (f"invite {await self._desk.invite_of(peer_id)}", f"address {host_of(context.peer())}")
+        keys = (f"invite {await self._core.invite_of(peer_id)}", f"address {host_of(context.peer())}")
         try:
             wait_s = self.upload_limits.begin(peer_id, keys, time.monotonic())
         except RateLimited:
@@ -240,7 +143,7 @@ class PeerCalls:
             self.upload_limits.end(peer_id)
 
     async def _receive_upload(self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages) -> pb.UploadReply:
-        routes = await self._routes()
+        routes = await self._core.route_shape()
         answers: list[asyncio.Future[AnswerUpload]] = []
         while True:
             async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
@@ -257,32 +160,18 @@ class PeerCalls:
             verdicts = [_verdict(await answer) for answer in answers]
         return pb.UploadReply(verdicts=verdicts)
 
-    async def _routes(self) -> RouteShape | None:
-        """Return the shape of the routes that uploads may have; None if they must have none.
-
-        Versions describe the model, which stays the same for the whole run.
-        """
-        if self._welcome.router_replay and self._route_shape is None:
-            async with deadline(LEDGER_DEADLINE_S, "the ledger to find the newest version"):
-                newest = await self._ledger.newest_version()
-            if newest is not None:
-                announcement = pb.VersionAnnouncement.FromString(newest.announcement)
-                record = pb.VersionRecord.FromString(announcement.record.payload)
-                self._route_shape = RouteShape.described(record.model_json)
-        return self._route_shape
-
     def _receive_rollout(
         self, peer_id: PeerId, message: pb.Rollout, routes: RouteShape | None
     ) -> asyncio.Future[AnswerUpload]:
         try:
-            if self._shell.expects(peer_id, message):
+            if self._core.expects(peer_id, message):
                 rollout = received_rollout(message, routes)
             else:  # whatever it contains, its lease and token decide its answer
                 rollout = without_content(message)
         except MalformedMessage as error:
             log.info("malformed rollout", peer_id=peer_id, what=error.what)
-            return self._shell.upload_malformed(peer_id, message, error.what)
-        return self._shell.upload(peer_id, rollout)
+            return self._core.upload_malformed(peer_id, message, error.what)
+        return self._core.upload(peer_id, rollout)
 
 
 class _Budget:

@@ -15,7 +15,7 @@ OUTGOING_MESSAGES_MAX = 256  # a peer with so many unread messages has stopped r
 class PeerChannel:
     """The outgoing messages of one peer, and whether its session is still open."""
 
-    def __init__(self, peer_id: PeerId, role: Role, address: str) -> None:
+    def __init__(self, peer_id: PeerId, role: Role, address: str = "") -> None:
         self.peer_id = peer_id
         self.role = role
         self.address = address
@@ -58,15 +58,13 @@ class Sessions:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def open(self, peer_id: PeerId, role: Role, address: str) -> PeerChannel:
-        """Open a channel for a peer that has sent its Hello."""
-        previous = self._channels.pop(peer_id, None)
+    def add(self, channel: PeerChannel) -> None:
+        """Add the channel of a peer that has sent its Hello."""
+        previous = self._channels.pop(channel.peer_id, None)
         if previous is not None:
             previous.end("another session of the same peer replaced it")
-        channel = PeerChannel(peer_id, role, address)
-        self._channels[peer_id] = channel
+        self._channels[channel.peer_id] = channel
         self._empty.clear()
-        return channel
 
     def close(self, channel: PeerChannel) -> bool:
         """Remove a channel; returns False if another session of the peer has replaced it."""

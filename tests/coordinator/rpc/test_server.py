@@ -21,9 +21,11 @@ import zstandard
 from coordinator.core.events.actions import AnswerUpload
 from coordinator.rpc import peers, tokenizer
 from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
+from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls
+from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import (
     CheckpointError,
     MalformedMessage,
@@ -348,7 +350,8 @@ async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch
     monkeypatch.setattr(peers, "caller_of", lambda _context: caller)
     shell = SimpleNamespace(ended_because="finished", ended_for_good=True)
     desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"))
-    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, desk), cast(Any, None), cast(Any, None))
+    core = LocalCore(cast(Any, shell), Sessions(), cast(Any, desk), cast(Any, None), cast(Any, None))
+    calls = peers.PeerCalls(core)
     sent: list[pb.CoordinatorMessage] = []
 
     async def write(message: pb.CoordinatorMessage) -> None:
@@ -406,13 +409,12 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
         )
 
     monkeypatch.setattr(peers, "caller_of", lambda _context: Caller(RunId("run"), "peer", PeerId("alice")))
-    welcome = peers.WelcomeSettings(
-        "run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "", router_replay=asked
-    )
+    welcome = WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "", router_replay=asked)
     assert welcome.message().welcome.router_replay == asked
     shell, ledger = TakingShell(), SimpleNamespace(newest_version=newest_version)
     desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"))
-    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, desk), welcome, cast(Any, ledger))
+    core = LocalCore(cast(Any, shell), cast(Any, None), cast(Any, desk), welcome, cast(Any, ledger))
+    calls = peers.PeerCalls(core)
     for routes in (b"\0\3", b"\0\3", b"\0\4", b""):
         await calls.UploadRollouts(uploads(routes), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
     stored = [pb.Rollout.FromString(body).segments[0].routes for body in shell.bodies]

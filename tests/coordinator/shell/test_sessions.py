@@ -19,13 +19,19 @@ from coordinator.shell.peer_sender import (
     plan_message,
     probe_message,
 )
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.sessions import PeerChannel, Sessions
 from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import StoreError
-from rollcast.wire.ids import Epoch, PeerId, PlanId, StripeId, Version
+from rollcast.wire.ids import Epoch, PeerId, PlanId, Role, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ALICE, BOB = PeerId("alice"), PeerId("bob")
+
+
+def opened(registry: Sessions, peer_id: PeerId, role: Role, address: str) -> PeerChannel:
+    channel = PeerChannel(peer_id, role, address)
+    registry.add(channel)
+    return channel
 
 
 def revoke(number: int) -> pb.CoordinatorMessage:
@@ -34,7 +40,7 @@ def revoke(number: int) -> pb.CoordinatorMessage:
 
 async def test_messages_come_in_order_and_the_stop_comes_last() -> None:
     registry = Sessions()
-    channel = registry.open(ALICE, "peer", "")
+    channel = opened(registry, ALICE, "peer", "")
     registry.send(ALICE, revoke(1))
     registry.send(BOB, revoke(9))  # no session: discarded
     registry.send(ALICE, revoke(2))
@@ -47,18 +53,18 @@ async def test_messages_come_in_order_and_the_stop_comes_last() -> None:
 
 async def test_a_session_that_ends_without_a_stop_may_be_opened_again() -> None:
     registry = Sessions()
-    channel = registry.open(ALICE, "peer", "")
+    channel = opened(registry, ALICE, "peer", "")
     registry.send(ALICE, revoke(1))
     registry.end(ALICE, "no heartbeat")
     registry.end(BOB, "nobody there")
     assert [await channel.next() for _ in range(2)] == [revoke(1), None]
     assert registry.close(channel)
-    assert registry.open(ALICE, "peer", "").ended_because == ""
+    assert opened(registry, ALICE, "peer", "").ended_because == ""
 
 
 async def test_a_peer_that_does_not_read_is_dropped_and_costs_no_more_memory() -> None:
     registry = Sessions()
-    channel = registry.open(ALICE, "peer", "")
+    channel = opened(registry, ALICE, "peer", "")
     for number in range(sessions.OUTGOING_MESSAGES_MAX + 5):
         registry.send(ALICE, revoke(number))
     assert await channel.next() is None
@@ -67,9 +73,9 @@ async def test_a_peer_that_does_not_read_is_dropped_and_costs_no_more_memory() -
 
 async def test_a_second_session_replaces_the_first() -> None:
     registry = Sessions()
-    first = registry.open(ALICE, "peer", "")
+    first = opened(registry, ALICE, "peer", "")
     waiting = asyncio.create_task(first.next())
-    second = registry.open(ALICE, "peer", "")
+    second = opened(registry, ALICE, "peer", "")
     assert await asyncio.wait_for(waiting, 5) is None
     registry.send(ALICE, revoke(1))
     assert await second.next() == revoke(1)
@@ -80,7 +86,7 @@ async def test_a_second_session_replaces_the_first() -> None:
 async def test_all_closed_waits_for_the_last() -> None:
     registry = Sessions()
     await registry.all_closed()
-    channels = [registry.open(ALICE, "peer", ""), registry.open(BOB, "origin", "host:1")]
+    channels = [opened(registry, ALICE, "peer", ""), opened(registry, BOB, "origin", "host:1")]
     assert [channel.address for channel in registry.of_role("origin")] == ["host:1"]
     waiting = asyncio.create_task(registry.all_closed())
     for channel in channels:
@@ -92,7 +98,7 @@ async def test_all_closed_waits_for_the_last() -> None:
 
 async def test_refused_peer_receives_the_reason_before_its_session_ends() -> None:
     sessions = Sessions()
-    channel = sessions.open(PeerId("a"), "peer", "a:1")
+    channel = opened(sessions, PeerId("a"), "peer", "a:1")
     sessions.refuse(PeerId("a"), "RC308", "this peer may not take part", "ask the operator")
     sessions.refuse(PeerId("nobody"), "RC308", "", "")
     message = await channel.next()
