@@ -49,6 +49,7 @@ BENCHES = {
         "load": "Load the coordinator with thousands of peers; report ack times, CPU, memory and losses.",
         "crash": "Kill the coordinator under load; report lost acknowledged rollouts and the time to recover.",
         "failover": "Kill the leading one of two coordinators under load; report losses and the time to take over.",
+        "gateways": "Kill the coordinator and its gateways under load; report lost rollouts and sessions reopened.",
         "turns": "Kill the coordinator during episodes of several turns; report lost acknowledged turns.",
         "powerloss": "Cut the power of a disk under the ledger; check that every acknowledged change survives.",
         "mutants": "Plant bugs into the real code; report how many the simulator finds, and within how many seeds.",

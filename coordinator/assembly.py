@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -27,6 +28,8 @@ from coordinator.http.server import HttpServer
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.store import CompactingStore
+from coordinator.link.core_end import GATEWAYS_MAX, CoreEndSettings
+from coordinator.link.listener import GatewayListener
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.all_sinks import open_sinks
 from coordinator.prompts.problems import Problems
@@ -38,7 +41,7 @@ from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.server import ControlServer, Servicer
-from coordinator.rpc.tokenizer import TokenizerCalls
+from coordinator.rpc.tokenizer import TokenizerCalls, packed_file
 from coordinator.rpc.upload_limits import UploadRates
 from coordinator.shell.background import Background
 from coordinator.shell.core_settings import core_settings
@@ -268,9 +271,14 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     limits = coordinator.config.limits
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
-    peers, gate = _peer_calls(coordinator), RoleGate(coordinator.run_id, learner_called=shell.learner_called)
+    gate = RoleGate(coordinator.run_id, learner_called=shell.learner_called)
+    core, tokenizer = (
+        _local_core(coordinator),
+        TokenizerCalls(partial(packed_file, coordinator.config.tokenizer.folder)),
+    )
+    peers = PeerCalls(core, _upload_rates(limits))
     control = await ControlServer.start(
-        _servicer(coordinator, peers),
+        _servicer(coordinator, peers, tokenizer),
         gate,
         credentials,
         host=serve.host,
@@ -302,6 +310,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     )
     stack.push_async_callback(http.stop)
     coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": app.refused})
+    await _accept_gateways(stack, coordinator, core, tokenizer, credentials)
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
     coordinator.invites.http_url = url
@@ -338,7 +347,34 @@ def _http_parts(coordinator: Coordinator) -> HttpParts:
     )
 
 
-def _peer_calls(coordinator: Coordinator) -> PeerCalls:
+async def _accept_gateways(
+    stack: AsyncExitStack,
+    coordinator: Coordinator,
+    core: LocalCore,
+    tokenizer: TokenizerCalls,
+    credentials: TlsCredentials,
+) -> None:
+    """Listen for gateways, if the configuration says where."""
+    config, shell, ca = coordinator.config, coordinator.shell, coordinator.ca
+    if config.gateways.listen is None:
+        return
+    settings = CoreEndSettings(
+        run_id=coordinator.run_id,
+        ca_pem=ca.certificate_pem,
+        issue=ca.issue_gateway,
+        tokenizer=tokenizer.packed,
+        router_replay=config.sampling.router_replay,
+    )
+    listener = GatewayListener(core, settings)
+
+    async def close() -> None:
+        await listener.close(over=shell.ended_because if shell.ended_for_good else "")
+
+    stack.push_async_callback(close)
+    await listener.listen(config.gateways.listen, credentials.ssl_server_context())
+
+
+def _local_core(coordinator: Coordinator) -> LocalCore:
     config, sampling = coordinator.config, sampling_to_pb(coordinator.sampling)
     welcome = WelcomeSettings(
         run_id=coordinator.run_id,
@@ -354,11 +390,10 @@ def _peer_calls(coordinator: Coordinator) -> PeerCalls:
         tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
         router_replay=config.sampling.router_replay,
     )
-    core = LocalCore(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger)
-    return PeerCalls(core, _upload_rates(config.limits))
+    return LocalCore(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger)
 
 
-def _servicer(coordinator: Coordinator, peers: PeerCalls) -> Servicer:
+def _servicer(coordinator: Coordinator, peers: PeerCalls, tokenizer: TokenizerCalls) -> Servicer:
     config, sampling = coordinator.config, sampling_to_pb(coordinator.sampling)
     run = pb.RunInfo(
         protocol=range_to_pb(),
@@ -375,7 +410,7 @@ def _servicer(coordinator: Coordinator, peers: PeerCalls) -> Servicer:
     )
     return Servicer(
         peers,
-        TokenizerCalls(config.tokenizer.folder),
+        tokenizer,
         LearnerCalls(
             run=run,
             learner_public_key=coordinator.learner_public_key,
@@ -406,7 +441,9 @@ async def _write_invites(coordinator: Coordinator) -> None:
     """Write the run CA's certificate, readable for all, and one invite per role, readable for the owner only."""
     join, folder = coordinator.config.join, coordinator.folder
     await _write(folder.authority, coordinator.ca.certificate_pem, mode=0o644)
-    quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
+    quotas: list[tuple[Role, int]] = [("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max)]
+    if coordinator.config.gateways.listen is not None:
+        quotas.append(("gateway", GATEWAYS_MAX))
     for role, quota in quotas:
         invite = await coordinator.invites.invite(
             role, quota=quota, lifetime_s=join.invite_lifetime_s, note=f"secrets/invite-{role}.txt"

@@ -30,7 +30,7 @@ from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 
 log = structlog.get_logger()
 
-JOINING_ROLES: tuple[Role, ...] = ("learner", "origin", "peer")
+JOINING_ROLES: tuple[Role, ...] = ("gateway", "learner", "origin", "peer")
 TOKEN_BYTES = 32  # 256 bits cannot be guessed
 CSR_LIMIT_BYTES = 4 * 1024  # a P-256 request is about 400 bytes
 LEDGER_DEADLINE_S = 10.0

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -106,6 +106,7 @@ class Members:
     """The coordinator's clients, as tasks."""
 
     tasks: tuple[asyncio.Task[None], ...]
+    peers: tuple[SyntheticPeer, ...] = ()
 
     def check(self) -> None:
         """Raise the exception that ended a client, if any has ended."""
@@ -124,8 +125,13 @@ async def members_of(
     peers: int,
     rng: random.Random,
     compose: Compose,
+    addresses: Callable[[int], tuple[str, ...]] | None = None,
 ) -> AsyncIterator[Members]:
-    """Join the learner and the peers, which answer leases with ``compose``, and run them as tasks."""
+    """Join the learner and the peers, which answer leases with ``compose``, and run them as tasks.
+
+    Args:
+        addresses: returns the control addresses that peer number N dials in turn; None: those of its invite.
+    """
     await asyncio.to_thread(wait_until_listening, coordinator, START_TIMEOUT_S)
     async with AsyncExitStack() as stack:
         enrolment = await enrol(coordinator.invite("learner"), learner, root / "learner", JOIN_TIMEOUT_S)
@@ -135,13 +141,16 @@ async def members_of(
         async with asyncio.timeout(JOIN_TIMEOUT_S):
             info = await trains.info
         tokenizer = Tokenizer.from_json(info.tokenizer_json)
-        answer = partial(compose, tokenizer)
+        answer, members = partial(compose, tokenizer), list[SyntheticPeer]()
         for number in range(peers):
             folder = root / f"peer-{number}"
             enrolment = await enrol(coordinator.invite("peer"), Identity.generate(), folder, JOIN_TIMEOUT_S)
-            peer = SyntheticPeer(enrolment, PeerShape(), history, answer, random.Random(rng.random()))
-            tasks.append(asyncio.create_task(peer.live()))
-        yield Members(tuple(tasks))
+            if addresses is not None:
+                first, *further = addresses(number)
+                enrolment = replace(enrolment, grpc_address=first, further=tuple(further))
+            members.append(SyntheticPeer(enrolment, PeerShape(), history, answer, random.Random(rng.random())))
+            tasks.append(asyncio.create_task(members[-1].live()))
+        yield Members(tuple(tasks), tuple(members))
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

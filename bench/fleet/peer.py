@@ -57,6 +57,8 @@ class SyntheticPeer:
         self._stub: pb_grpc.CoordinatorStub | None = None
         self._sending = asyncio.Lock()
         self.accepted = 0
+        self.sessions = 0
+        """Sessions that were opened."""
 
     async def live(self) -> None:
         """Run one session after another, at each of the coordinators' addresses in turn, until cancelled."""
@@ -90,7 +92,7 @@ class SyntheticPeer:
         try:
             while (message := await session.read()) is not END_OF_STREAM:
                 if beating is None:
-                    self._stub, self._session = stub, session
+                    self._stub, self._session, self.sessions = stub, session, self.sessions + 1
                     beating = asyncio.create_task(self._beat())
                 await self._receive(message)
         finally:

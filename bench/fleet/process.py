@@ -1,4 +1,4 @@
-"""Start, kill and restart a coordinator process with the smallest real configuration."""
+"""Start, kill and restart a coordinator process and its gateways with the smallest real configuration."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class RunShape:
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 5.0
     dial_back: bool = True
+    gateways: bool = False
 
 
 def answer_to(prompt: str) -> str:
@@ -76,6 +77,8 @@ class CoordinatorProcess:
         sums = f'kind = "jsonl"\npath = "{problems}"\n'
         self.ports = ports or free_ports()
         grpc_port, http_port = self.ports
+        self.gateway_socket = root / "gateways"
+        gateways = f'[gateways]\nlisten = "{self.gateway_socket}"\n' if shape.gateways else ""
         places = [f"127.0.0.1:{further[0]}:{further[1]}"] if further else []
         self._config.write_text(
             f'run_folder = "{self.folder.root}"\nlearner_public_key = "{learner.public_key.hex()}"\n'
@@ -87,7 +90,7 @@ class CoordinatorProcess:
             f"[relay]\ndial_back = {str(shape.dial_back).lower()}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
             f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
-            f'heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n[store]\nurl = "{store_url}"\n'
+            f'heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n[store]\nurl = "{store_url}"\n{gateways}'
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -154,7 +157,52 @@ class CoordinatorProcess:
         return self.log.read_bytes()[-1000:].decode(errors="replace").strip()
 
 
-def wait_until_listening(process: CoordinatorProcess, timeout_s: float) -> None:
+class GatewayProcess:
+    """A gateway of a coordinator process on this machine, always on the same port."""
+
+    def __init__(self, root: Path, number: int, coordinator: CoordinatorProcess) -> None:
+        self.log = root / f"gateway-{number}.log"
+        port, _ = free_ports()
+        self.address = f"127.0.0.1:{port}"
+        self._config = root / f"gateway-{number}.toml"
+        self._config.write_text(
+            f'core = ["{coordinator.gateway_socket}"]\nname = "gateway-{number}"\n[serve]\ngrpc_port = {port}\n'
+            "[limits]\nuploads_per_second = 1000.0\ntogether = 100000.0\n"
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process, which serves once it is linked to the coordinator."""
+        command = [sys.executable, "-m", "rollcast.cli.main", "gateway", str(self._config), "--with-parent"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the running process, or None."""
+        return None if self._process is None else self._process.pid
+
+    def listening(self) -> bool:
+        """Whether peers can connect.
+
+        Raises:
+            ProcessFailed: the process has ended.
+        """
+        if self._process is None or self._process.poll() is not None:
+            raise ProcessFailed("a gateway ended", cause=self.log.read_bytes()[-1000:].decode(errors="replace").strip())
+        host, _, port = self.address.rpartition(":")
+        with socket.socket() as connection:
+            return connection.connect_ex((host, int(port))) == 0
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, and wait for its end."""
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait(_STOP_TIMEOUT_S)
+        self._process = None
+
+
+def wait_until_listening(process: CoordinatorProcess | GatewayProcess, timeout_s: float) -> None:
     """Block until the process listens.
 
     Raises:
@@ -163,7 +211,7 @@ def wait_until_listening(process: CoordinatorProcess, timeout_s: float) -> None:
     end_s = time.monotonic() + timeout_s
     while not process.listening():
         if time.monotonic() > end_s:
-            raise ProcessFailed(f"the coordinator does not listen after {timeout_s:g} s")
+            raise ProcessFailed(f"{process.log.stem} does not listen after {timeout_s:g} s")
         time.sleep(_POLL_S)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollcast.cli.files import ROLES_OF_UP, Role, config_class
+from rollcast.cli.files import Role, config_class
 from rollcast.runtime.config import describe
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 _TITLES: dict[Role, str] = {
     "up": "`rollcast up`: one machine",
     "coordinator": "Coordinator",
+    "gateway": "Gateway",
     "learner": "Learner",
     "peer": "Peer and origin",
 }
@@ -31,7 +32,7 @@ section that has several kinds, for the one with `kind = "kind"`; `section[].key
 def page() -> str:
     """Return the text of docs/configuration.md."""
     parts = [_HEAD]
-    for role in ("up", *ROLES_OF_UP):
+    for role in _TITLES:
         rows = describe(config_class(role))
         if role == "up":
             sections = ("coordinator.", "learner.", "origin.", "peer.")

@@ -13,6 +13,7 @@ from coordinator.config.activation import CapacityConfig
 from coordinator.config.checks import CodeCheck, single_checks
 from coordinator.config.environments import EnvironmentPoolConfig, GymTask, VerifiersTask
 from coordinator.config.fleet import ProvidersConfig
+from coordinator.config.gateways import GatewaysConfig
 from coordinator.config.sinks import MetricsConfig
 from coordinator.config.stages import StageConfig, stage_errors
 from coordinator.config.tasks import (
@@ -387,6 +388,8 @@ class CoordinatorConfig(ConfigModel):
     """Processes that score rollouts."""
     environments: EnvironmentPoolConfig = EnvironmentPoolConfig()
     """Processes that play episodes, of tasks whose kind is gym or verifiers."""
+    gateways: GatewaysConfig = GatewaysConfig()
+    """Gateways: processes that serve peers in this coordinator's place."""
     limits: LimitsConfig = LimitsConfig()
     """Limits on what members and strangers send."""
     store: StoreConfig = StoreConfig()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 import grpc
@@ -37,6 +37,8 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "ReportStep": LEARNER,
     "ReportStatus": LEARNER,
 }
+#: The methods that gateways serve as well.
+PEER_METHODS = frozenset({"Session", "UploadRollouts", "TokenizerFile"})
 #: Limits in bytes where less than the gRPC limit is enough.
 REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
 MESSAGE_DEADLINE_S = 120.0  # for the message of a call that has only one; the longest have 16 MiB
@@ -57,10 +59,21 @@ def caller_of(context: Any) -> Caller:
 class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses certificates of other runs, and roles that a method is not for."""
 
-    def __init__(self, run_id: str, *, learner_called: Callable[[], None]) -> None:
-        """``learner_called`` is called at the beginning and at the end of each of the learner's calls."""
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        learner_called: Callable[[], None] = lambda: None,
+        methods: Container[str] = ROLES_BY_METHOD,
+    ) -> None:
+        """
+        Args:
+            learner_called: called at the beginning and at the end of each of the learner's calls.
+            methods: those that are served here.
+        """
         self._run_id = run_id
         self._learner_called = learner_called
+        self._methods = methods
         self.busy = Busy()
         """The connections of calls that passed and are in progress."""
         self.refused: Counter[str] = Counter()
@@ -74,7 +87,7 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """
         handler = await continuation(details)
         method = details.method.rpartition("/")[2]
-        if handler is None or method not in ROLES_BY_METHOD:
+        if handler is None or method not in self._methods:
             return None
         parts = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
         behaviour = next(one for one in parts if one is not None)

@@ -15,11 +15,10 @@ from coordinator.join import JoinDesk
 from coordinator.ledger.store import RunStore
 from coordinator.rpc.accusations import accused_event
 from coordinator.rpc.clones import Clones
-from coordinator.shell.sessions import PeerChannel, Sessions
+from coordinator.shell.sessions import Channel, PeerChannel, Sessions
 from coordinator.shell.shell import Shell
 from rollcast.runtime.errors import ClonedIdentity
 from rollcast.runtime.waits import deadline
-from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
@@ -35,11 +34,12 @@ _CLONE_FIX = "stop the other one to move here; or delete identity.key and creden
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A peer's request for a session, whose form was checked. ``joined`` lacks the invite, which the core knows."""
+    """A peer's request for a session, whose form was checked."""
 
-    joined: PeerJoined
+    joined: PeerJoined  # without the invite, which the core looks up; a gateway repeats what the core told it
     instance_id: str  # of the place that uses the identity (coordinator/rpc/clones.py); empty: not named
     address: str  # of its connection, for people
+    resumed: bool = False  # a gateway kept it open while it had no core
 
 
 class NotNow(Exception):
@@ -49,8 +49,8 @@ class NotNow(Exception):
 class CoreLink(Protocol):
     """What the calls of peers ask and tell the core."""
 
-    async def open(self, opening: Opening, channel: PeerChannel) -> None:
-        """Open a session, whose messages go into ``channel``, the Welcome first.
+    async def open(self, opening: Opening, channel: PeerChannel) -> str:
+        """Open a session, whose messages go into ``channel``, the Welcome first; return the id of the peer's invite.
 
         At the end of the run the channel gets a Stop instead.
 
@@ -73,8 +73,8 @@ class CoreLink(Protocol):
             StoreError, WaitTimedOut: the ledger cannot read the version.
         """
 
-    async def renew(self, caller: Caller, csr_pem: bytes) -> bytes:
-        """Return a new certificate (PEM) for a caller with an open session.
+    async def renew(self, channel: PeerChannel, csr_pem: bytes) -> None:
+        """Issue a new certificate for the peer of an open session; it comes as a message of ``channel``.
 
         Raises:
             MalformedMessage, Banned: none is issued.
@@ -158,12 +158,15 @@ class LocalCore:
         self._route_shape: RouteShape | None = None
         self._clones = Clones()
 
-    async def open(self, opening: Opening, channel: PeerChannel) -> None:
+    async def open(self, opening: Opening, channel: Channel) -> str:
         """See CoreLink."""
-        peer_id = opening.joined.peer_id
-        joined = replace(opening.joined, invite=await self._desk.invite_of(peer_id))
+        joined, peer_id = opening.joined, opening.joined.peer_id
+        if not joined.invite:
+            joined = replace(joined, invite=await self._desk.invite_of(peer_id))
         if not self._may_open(peer_id, opening.instance_id, opening.address):
             raise NotNow("another session of this identity is still open")
+        if opening.resumed and self._sessions.has(peer_id):  # it is younger: the peer has not waited for its gateway
+            raise NotNow("another session of the same peer replaced it")
         shell = self._shell
         if shell.ended_because and not shell.ended_for_good:  # the peer retries, for the one that resumes the run
             raise NotNow(f"the run is interrupted: {shell.ended_because}")
@@ -171,12 +174,14 @@ class LocalCore:
             # A peer that was away at the end learns of it like the connected ones did, and ends as they do.
             channel.send(pb.CoordinatorMessage(stop=pb.Stop(reason=shell.ended_because)))
             channel.end(shell.ended_because)
-            return
+            return joined.invite
         self._sessions.add(channel)
         self._clones.session_opened(peer_id, opening.instance_id, time.monotonic())
         log.info("session opened", peer_id=peer_id, name=joined.name, peer_role=joined.role)
-        channel.send(self._welcome.message())  # before the event, whose actions queue messages behind it
+        if not opening.resumed:
+            channel.send(self._welcome.message())  # before the event, whose actions queue messages behind it
         shell.apply(joined)
+        return joined.invite
 
     def _may_open(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
         """Decide whether this instance of an identity may open a session; False means that the peer must retry.
@@ -192,7 +197,7 @@ class LocalCore:
             raise ClonedIdentity("another machine uses the identity of this one", cause=_CLONE_CAUSE, fix=_CLONE_FIX)
         return verdict != "later"
 
-    def close(self, channel: PeerChannel) -> None:
+    def close(self, channel: Channel) -> None:
         """See CoreLink."""
         if self._sessions.close(channel):  # not if a newer session of the peer has replaced this one
             self._clones.session_closed(channel.peer_id)
@@ -210,10 +215,11 @@ class LocalCore:
         run_id = RunId(self._welcome.run_id)
         self._shell.apply(await accused_event(accuser, message, run_id=run_id, ledger=self._ledger))
 
-    async def renew(self, caller: Caller, csr_pem: bytes) -> bytes:
+    async def renew(self, channel: Channel, csr_pem: bytes) -> None:
         """See CoreLink."""
-        self._clones.message_received(caller.peer_id, time.monotonic())
-        return await self._desk.renew(csr_pem, peer_id=caller.peer_id, role=caller.role)
+        self._clones.message_received(channel.peer_id, time.monotonic())
+        pem = await self._desk.renew(csr_pem, peer_id=channel.peer_id, role=channel.role)
+        channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
 
     async def invite_of(self, peer_id: PeerId) -> str:
         """See CoreLink."""

@@ -111,8 +111,7 @@ class PeerCalls:
                         channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")
                         return
                     case "certificate_request":
-                        pem = await self._core.renew(caller, message.certificate_request.csr_pem)
-                        channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
+                        await self._core.renew(channel, message.certificate_request.csr_pem)
                     case "accusation":
                         await self._core.accused(caller.peer_id, message.accusation)
                     case _:

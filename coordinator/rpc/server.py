@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import grpc
 import structlog
 
-from coordinator.rpc.access import RoleGate
+from coordinator.rpc.access import Messages, RoleGate
 from coordinator.rpc.connection_guard import ConnectionGuard
 from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls
@@ -16,11 +17,29 @@ from coordinator.rpc.tokenizer import TokenizerCalls
 from rollcast.runtime.errors import PortInUse
 from rollcast.runtime.process import bind_error
 from rollcast.wire.identity.tls import SERVER_OPTIONS, TlsCredentials
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 
 log = structlog.get_logger()
 
 CONCURRENT_CALLS_MAX = 32_768  # of all callers together; a peer has a session and one upload open, for 10,000 peers
+
+
+class PeerServicer(pb_grpc.CoordinatorServicer):
+    """Passes the methods for peers to their handlers; the others are not served."""
+
+    def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls) -> None:
+        self._peers = peers
+        self._tokenizer = tokenizer
+
+    async def Session(self, messages: Messages, context: Any) -> None:
+        await self._peers.Session(messages, context)
+
+    async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
+        return await self._peers.UploadRollouts(uploads, context)
+
+    async def TokenizerFile(self, request: pb.TokenizerRequest, context: Any) -> None:
+        await self._tokenizer.TokenizerFile(request, context)
 
 
 class Servicer:
@@ -53,7 +72,7 @@ class ControlServer:
     @classmethod
     async def start(
         cls,
-        servicer: Servicer,
+        servicer: Servicer | PeerServicer,
         gate: RoleGate,
         credentials: TlsCredentials,
         *,

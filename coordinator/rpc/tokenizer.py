@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,25 @@ class TokenizerCalls:
     """Handles TokenizerFile.
 
     Args:
-        folder: the published model's folder; None if the run has a tokenizer of its own.
+        read: returns the hash of the run's file and its zstd frame, or None; it is kept once it is known.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._packed: tuple[str, bytes] | None = None  # hash of the file, and its zstd frame
+    def __init__(self, read: Callable[[], Awaitable[tuple[str, bytes] | None]]) -> None:
+        self._read = read
+        self._packed: tuple[str, bytes] | None = None
         self._packing = asyncio.Lock()
         self._sending = asyncio.Semaphore(SENDS_AT_ONCE)
+
+    async def packed(self) -> tuple[str, bytes] | None:
+        """Return the file's hash and its zstd frame; None if there is none.
+
+        Raises:
+            RollcastError: it cannot be read.
+        """
+        async with self._packing:
+            if self._packed is None:
+                self._packed = await self._read()
+        return self._packed
 
     async def TokenizerFile(self, request: pb.TokenizerRequest, context: Any) -> None:
         """Send the file in parts, compressed with zstd.
@@ -38,16 +50,19 @@ class TokenizerCalls:
         Raises:
             MalformedMessage: the run has no file with this hash.
         """
-        async with self._packing:
-            if self._packed is None and self._folder is not None:
-                self._packed = await asyncio.to_thread(_pack, self._folder)
-        if self._packed is None or self._packed[0] != request.sha256:
+        packed = await self.packed()
+        if packed is None or packed[0] != request.sha256:
             raise MalformedMessage("the run has no tokenizer with this hash", fix="reconnect to get the new one")
-        frame = self._packed[1]
+        frame = packed[1]
         async with self._sending:
             for start in range(0, len(frame), PART_BYTES):
                 async with asyncio.timeout(WRITE_DEADLINE_S):
                     await context.write(pb.TokenizerPart(data=frame[start : start + PART_BYTES]))
+
+
+async def packed_file(folder: Path | None) -> tuple[str, bytes] | None:
+    """Return the hash and zstd frame of a published model's file; None if the run has a tokenizer of its own."""
+    return None if folder is None else await asyncio.to_thread(_pack, folder)
 
 
 def _pack(folder: Path) -> tuple[str, bytes]:

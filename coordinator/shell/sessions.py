@@ -5,11 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol
 
 from rollcast.wire.ids import PeerId, Role
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 OUTGOING_MESSAGES_MAX = 256  # a peer with so many unread messages has stopped reading
+
+
+class Channel(Protocol):
+    """An open session as the core sees it: who the peer is, and a way to send it messages."""
+
+    peer_id: PeerId
+    role: Role
+    address: str
+    ended_because: str
+    said_goodbye: bool
+
+    def send(self, message: pb.CoordinatorMessage) -> None:
+        """Send a message, unless the session has ended."""
+
+    def end(self, reason: str) -> None:
+        """End the session once its messages have been written."""
 
 
 class PeerChannel:
@@ -54,11 +71,11 @@ class Sessions:
     """Every open session by peer; a peer's second session replaces its first."""
 
     def __init__(self) -> None:
-        self._channels: dict[PeerId, PeerChannel] = {}
+        self._channels: dict[PeerId, Channel] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def add(self, channel: PeerChannel) -> None:
+    def add(self, channel: Channel) -> None:
         """Add the channel of a peer that has sent its Hello."""
         previous = self._channels.pop(channel.peer_id, None)
         if previous is not None:
@@ -66,7 +83,11 @@ class Sessions:
         self._channels[channel.peer_id] = channel
         self._empty.clear()
 
-    def close(self, channel: PeerChannel) -> bool:
+    def has(self, peer_id: PeerId) -> bool:
+        """Return whether the peer has an open session."""
+        return peer_id in self._channels
+
+    def close(self, channel: Channel) -> bool:
         """Remove a channel; returns False if another session of the peer has replaced it."""
         if self._channels.get(channel.peer_id) is not channel:
             return False
@@ -101,7 +122,7 @@ class Sessions:
         if channel is not None:
             channel.end(reason)
 
-    def of_role(self, role: Role) -> Iterable[PeerChannel]:
+    def of_role(self, role: Role) -> Iterable[Channel]:
         """Return the channels of one role, in order of joining."""
         return [channel for channel in self._channels.values() if channel.role == role]
 

@@ -49,7 +49,9 @@ def show(
         print(dump_json(load(file, role or guess_role(file))))
         return 0
     if role is None:
-        raise ConfigError("no file and no role is given", fix="give a file, or --role up|coordinator|learner|peer|sft")
+        raise ConfigError(
+            "no file and no role is given", fix="give a file, or --role up|coordinator|gateway|learner|peer|sft"
+        )
     rows = describe(config_class(role))
     if json_output:
         print(

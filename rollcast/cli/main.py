@@ -27,6 +27,7 @@ app.command(
     help="Run a coordinator, a learner, an origin and peers on this machine until the run is finished.",
 )
 app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
+app.command("rollcast.cli.roles:gateway", name="gateway", help="Run a gateway, which serves peers for a coordinator.")
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command(
     "rollcast.cli.peer.app:app",

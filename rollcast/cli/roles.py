@@ -1,4 +1,4 @@
-"""`rollcast coordinator|learner|peer`: run one process from its own TOML file."""
+"""`rollcast coordinator|gateway|learner|peer`: run one process from its own TOML file."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from rollcast.runtime.process import die_with_parent, run_process
 #: A package of each role's extra, so that a missing extra is reported at once. A peer chooses among engines and reports
 #: a missing one itself.
 _NEEDS: dict[Role, str] = {"coordinator": "reasoning_gym", "learner": "optax"}
+#: Module of each role's process, where it is not ROLE.service.
+_SERVICES: dict[Role, str] = {"gateway": "coordinator.gateway.service"}
 
 
 @Parameter(name="*")
@@ -49,6 +51,17 @@ def coordinator(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
         Configuration file (TOML). `rollcast config show --role coordinator` lists its keys.
     """
     return _run("coordinator", config, options)
+
+
+def gateway(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+    """Run a gateway, which serves peers in the place of a coordinator (docs/scale.md).
+
+    Parameters
+    ----------
+    config
+        Configuration file (TOML). `rollcast config show --role gateway` lists its keys.
+    """
+    return _run("gateway", config, options)
 
 
 def learner(
@@ -105,7 +118,7 @@ def _run(role: Role, path: Path, options: RoleOptions) -> int:
         die_with_parent()
     require_extra(role)
     configure_logging(getattr(config, "name", role), log_file=options.log_file)
-    service = importlib.import_module(f"{role}.service")
+    service = importlib.import_module(_SERVICES.get(role, f"{role}.service"))
     return run_process(lambda stop: service.run(config, stop))
 
 

@@ -22,13 +22,13 @@ from rollcast.wire.identity.identity import public_key_of
 from rollcast.wire.ids import PeerId, Role, RunId
 
 COORDINATOR_NAME = "coordinator.rollcast"
-"""The DNS name in the coordinator's certificate and in no other; clients check it whatever address they dial."""
+"""The DNS name in the certificates of coordinator and gateways; clients check it whatever address they dial."""
 COORDINATOR_ID = PeerId("coordinator")
 """The coordinator's name in place of a peer id, because the coordinator has no Ed25519 identity."""
 
 
 _RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_NAME_URI = re.compile(rf"rollcast://({_RUN_ID})/(coordinator|learner|origin|peer)/([A-Za-z0-9]{{1,64}})")
+_NAME_URI = re.compile(rf"rollcast://({_RUN_ID})/(coordinator|gateway|learner|origin|peer)/([A-Za-z0-9]{{1,64}})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,16 @@ class RunCA:
             MalformedMessage: see ``issue``.
             WrongKey: a host is neither a DNS name nor an address.
         """
-        names: list[x509.GeneralName] = []
-        for host in dict.fromkeys([COORDINATOR_NAME, "localhost", "127.0.0.1", "::1", *hosts]):
-            names.append(_general_name(host))
-        return self._issue(csr_pem, Caller(self.run_id, "coordinator", COORDINATOR_ID), names, lifetime_s)
+        return self._issue(csr_pem, Caller(self.run_id, "coordinator", COORDINATOR_ID), _names(hosts), lifetime_s)
+
+    def issue_gateway(self, csr_pem: bytes, peer_id: PeerId, hosts: Iterable[str]) -> bytes:
+        """Return the certificate (PEM) that a gateway shows to peers; it has the coordinator's names, and ``hosts``.
+
+        Raises:
+            MalformedMessage, WrongKey: see ``issue`` and ``issue_coordinator``.
+        """
+        caller = caller_from_san_uris([_caller_uri(self.run_id, "gateway", peer_id)])
+        return self._issue(csr_pem, caller, _names(hosts), _COORDINATOR_LIFETIME_S)
 
     def _issue(self, csr_pem: bytes, caller: Caller, names: list[x509.GeneralName], lifetime_s: float) -> bytes:
         now = datetime.now(UTC)
@@ -208,6 +214,11 @@ def _requested_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise MalformedMessage("a certificate request is not for a P-256 key")
     return key
+
+
+def _names(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    """Return the names of a process that peers dial as the coordinator."""
+    return [_general_name(host) for host in dict.fromkeys([COORDINATOR_NAME, "localhost", "127.0.0.1", "::1", *hosts])]
 
 
 def _general_name(host: str) -> x509.GeneralName:

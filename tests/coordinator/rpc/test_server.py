@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +25,7 @@ from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
 from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
-from coordinator.rpc.tokenizer import TokenizerCalls
+from coordinator.rpc.tokenizer import TokenizerCalls, packed_file
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import (
     CheckpointError,
@@ -437,7 +438,7 @@ class Context:
 async def test_the_file_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer, "PART_BYTES", 100)
     data = (tokenizer_folder(tmp_path / "model") / "tokenizer.json").read_bytes()
-    calls, context = TokenizerCalls(tmp_path / "model"), Context()
+    calls, context = TokenizerCalls(lambda: packed_file(tmp_path / "model")), Context()
     await calls.TokenizerFile(pb.TokenizerRequest(sha256=hashlib.sha256(data).hexdigest()), context)
     assert len(context.parts) > 1
     assert zstandard.decompress(b"".join(context.parts)) == data
@@ -446,8 +447,9 @@ async def test_the_file_comes_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_unknown_tokenizer_file_is_refused(tmp_path: Path) -> None:
     tokenizer_folder(tmp_path / "model")
     for folder in (None, tmp_path / "model"):
+        calls = TokenizerCalls(partial(packed_file, folder))
         with pytest.raises(MalformedMessage, match="no tokenizer with this hash"):
-            await TokenizerCalls(folder).TokenizerFile(pb.TokenizerRequest(sha256="0" * 64), Context())
+            await calls.TokenizerFile(pb.TokenizerRequest(sha256="0" * 64), Context())
 
 
 async def test_a_flood_takes_no_room_from_members_and_newcomers(tmp_path: Path) -> None:

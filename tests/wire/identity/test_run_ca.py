@@ -125,6 +125,8 @@ def test_long_requests_and_odd_hosts_are_refused(ca: RunCA) -> None:
         ca.issue(b"x" * 5000, peer_id=PEER_ID, role="peer", lifetime_s=60.0)
     with pytest.raises(RollcastError):
         ca.issue_coordinator(new_tls_key().csr_pem(), ["b\u00fccher.example"])
+    with pytest.raises(WrongKey):
+        ca.issue_gateway(new_tls_key().csr_pem(), PeerId("no-peer-id"), [])
 
 
 def _pem(der: bytes) -> bytes:

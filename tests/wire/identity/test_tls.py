@@ -112,15 +112,18 @@ async def test_expired_certificates_are_refused(ca: RunCA) -> None:
             await dial(port, member(ca).ssl_client_context())
 
 
-async def test_only_the_coordinator_answers_to_its_name(ca: RunCA) -> None:
-    key = new_tls_key()
-    certificate = ca.issue_coordinator(key.csr_pem(), ["10.1.2.3", "train.example", "localhost"])
-    coordinator = TlsCredentials(ca.certificate_pem, certificate, key.private_pem)
+async def test_only_coordinator_and_gateways_answer_to_its_name(ca: RunCA) -> None:
+    key, hosts = new_tls_key(), ["10.1.2.3", "train.example", "localhost"]
     context = ssl.create_default_context(cadata=ca.certificate_pem.decode())
-    for name in (COORDINATOR_NAME, "127.0.0.1", "train.example"):
-        async with listening(coordinator.ssl_server_context(ask_client=False)) as (port, _):
-            _, der, _ = await dial(port, context, name)
-    assert caller_from_der(der) == Caller(RUN_ID, "coordinator", PeerId("coordinator"))
+    for certificate, caller in (
+        (ca.issue_coordinator(key.csr_pem(), hosts), Caller(RUN_ID, "coordinator", PeerId("coordinator"))),
+        (ca.issue_gateway(key.csr_pem(), PEER_ID, hosts), Caller(RUN_ID, "gateway", PEER_ID)),
+    ):
+        server = TlsCredentials(ca.certificate_pem, certificate, key.private_pem)
+        for name in (COORDINATOR_NAME, "127.0.0.1", "train.example"):
+            async with listening(server.ssl_server_context(ask_client=False)) as (port, _):
+                _, der, _ = await dial(port, context, name)
+        assert caller_from_der(der) == caller
     async with listening(member(ca).ssl_server_context(ask_client=False)) as (port, _):
         with pytest.raises(ssl.SSLCertVerificationError, match="match"):
             await dial(port, context, COORDINATOR_NAME)

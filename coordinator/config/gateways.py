@@ -1,0 +1,21 @@
+"""Configure the gateways that a coordinator accepts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rollcast.runtime.config import ConfigModel
+
+LINK_ADDRESS = r"^(?:[^\s:]*/[^\s]*|(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5})$"
+"""The path of a Unix socket, which has a slash, or HOST:PORT."""
+LinkAddress = Annotated[str, Field(pattern=LINK_ADDRESS)]
+
+
+class GatewaysConfig(ConfigModel):
+    """Gateways: processes that serve peers in this coordinator's place (docs/scale.md)."""
+
+    listen: LinkAddress | None = None
+    """Where gateways connect: the path of a Unix socket, with a slash, for gateways of this host; or HOST:PORT, over
+    mutual TLS. None: there are no gateways."""

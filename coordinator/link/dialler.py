@@ -1,0 +1,111 @@
+"""Keep a gateway linked to the core: dial the addresses of the run's coordinators in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from random import Random
+
+import structlog
+
+from coordinator.link.connection import LinkConnection
+from coordinator.link.gateway_end import RemoteCore
+from coordinator.link.listener import host_and_port
+from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
+from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.identity.certificates import caller_from_der
+from rollcast.wire.ids import RunId
+
+log = structlog.get_logger()
+
+CONNECT_TIMEOUT_S = 10.0
+DELAY_MOST_S = 1.0  # between two attempts: everybody waits for the core
+
+
+class LinkDialler:
+    """Dials the core, again and again.
+
+    Args:
+        addresses: paths of Unix sockets or HOST:PORT, at least one.
+        tls: returns the context for HOST:PORT and the run whose coordinator must answer.
+        give_up_s: seconds without a core after which ``run`` ends.
+    """
+
+    def __init__(
+        self,
+        core: RemoteCore,
+        addresses: Sequence[str],
+        tls: Callable[[], Awaitable[tuple[ssl.SSLContext, RunId]]],
+        give_up_s: float,
+        random: Random,
+    ) -> None:
+        self._core = core
+        self._addresses = tuple(addresses)
+        self._tls = tls
+        self._give_up_s = give_up_s
+        self._random = random
+
+    async def run(self) -> None:
+        """Keep a link open until cancelled.
+
+        Raises:
+            Unreachable: there was no core for too long.
+        """
+        loop = asyncio.get_running_loop()
+        alone_since_s, delays, logged = loop.time(), self._delays(), ""
+        for address in itertools.cycle(self._addresses):
+            try:
+                reason = await self._one_link(address)
+            except (OSError, RollcastError) as error:
+                reason = str(error)
+            if self._core.was_linked:
+                self._core.was_linked = False
+                alone_since_s, delays, logged = loop.time(), self._delays(), ""
+            if reason != logged:
+                log.warning("no link to the core", address=address, reason=reason)
+                logged = reason
+            if loop.time() - alone_since_s >= self._give_up_s:
+                raise Unreachable(
+                    f"no coordinator at {' or '.join(self._addresses)} for {self._give_up_s:g} s",
+                    cause=reason,
+                    fix="check that the coordinator runs, and that core names what its gateways.listen does",
+                )
+            await asyncio.sleep(next(delays))
+
+    def _delays(self) -> Iterator[float]:
+        return backoff_delays_s(self._random, most_s=DELAY_MOST_S)
+
+    async def _one_link(self, address: str) -> str:
+        """Hold one link from dial to end; return why it ended.
+
+        Raises:
+            OSError, RollcastError: it did not begin.
+        """
+        loop, place = asyncio.get_running_loop(), host_and_port(address)
+        link, ended = self._core.new_link()
+        try:
+            async with deadline(CONNECT_TIMEOUT_S, f"a connection to the core at {address}"):
+                if place is None:
+                    await loop.create_unix_connection(lambda: link, address)
+                else:
+                    context, run_id = await self._tls()
+                    await loop.create_connection(lambda: link, *place, ssl=context)
+                    _check_core(link, run_id)
+            self._core.greet(link)
+            return await ended
+        finally:
+            link.end("this end gave it up")
+
+
+def _check_core(link: LinkConnection, run_id: RunId) -> None:
+    """Check that a coordinator answered, and not another member with a certificate of the run.
+
+    Raises:
+        WrongKey: it is another one.
+    """
+    tls = link.ssl_object
+    caller = caller_from_der((tls.getpeercert(binary_form=True) if tls is not None else None) or b"")
+    if caller.role != "coordinator" or caller.run_id != run_id:
+        raise WrongKey(f"the server at the core's address is {caller.uri}, not the run's coordinator")

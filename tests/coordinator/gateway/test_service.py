@@ -1,0 +1,196 @@
+"""Test a whole gateway over TLS between scripted peers and a real coordinator, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from pydantic import ValidationError
+
+from coordinator.gateway import service
+from coordinator.gateway.config import GatewayConfig
+from rollcast.runtime.errors import MalformedMessage, Unreachable
+from rollcast.runtime.process import EXIT_INTERRUPTED
+from rollcast.wire.identity.certificates import caller_from_certificate_pem
+from rollcast.wire.identity.tls import new_tls_key
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.grpc_client import translate
+from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.running import WAIT_S, Member, Running, answer, changed, rollout, running, version
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Gateway:
+    """A gateway in this process."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.address = f"127.0.0.1:{config.serve.grpc_port}"
+        self.stop = asyncio.Event()
+        self.task = asyncio.create_task(service.run(config, self.stop))
+
+    def of(self, enrolment: Enrolment) -> Enrolment:
+        """Return an enrolment whose peer dials this gateway."""
+        return replace(enrolment, grpc_address=self.address, further=())
+
+    async def listening(self) -> None:
+        port = int(self.address.rpartition(":")[2])
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                if self.task.done():
+                    await self.task
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    await asyncio.sleep(0.01)
+                else:
+                    writer.close()
+                    return
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(WAIT_S):
+            return await self.task
+
+
+@asynccontextmanager
+async def with_gateway(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Running, Gateway]]:
+    link = f"127.0.0.1:{free_port()}"
+    async with running(tmp_path, changed(gateways={"listen": link}, **more)) as core:
+        config = GatewayConfig.model_validate(
+            {
+                "core": [link],
+                "serve": {"grpc_port": free_port()},
+                "invite": str(core.folder.secrets / "invite-gateway.txt"),
+                "state_folder": str(tmp_path / "gateway"),
+            }
+        )
+        gateway = Gateway(config)
+        try:
+            await gateway.listening()
+            yield core, gateway
+        finally:
+            gateway.stop.set()
+            await gateway.ended()
+
+
+async def test_a_gateway_serves_peers_as_the_coordinator_does(tmp_path: Path) -> None:
+    async with with_gateway(tmp_path) as (core, gateway):
+        enrolment = gateway.of(await core.join("peer"))
+        await _work_is_leased_and_uploaded(core, gateway)
+        await _sessions_are_refused_and_replaced(enrolment)
+        await _certificates_are_renewed(enrolment)
+        await _calls_of_others_are_refused(core, gateway, enrolment)
+
+
+async def _work_is_leased_and_uploaded(core: Running, gateway: Gateway) -> None:
+    enrolment = gateway.of(await core.join("peer"))
+    async with (
+        Member(await core.join("learner")) as learner,
+        Member(gateway.of(await core.join("origin")), role="origin") as origin,
+        Member(enrolment) as peer,
+    ):
+        hello = pb.LearnerHello(protocol=range_to_pb(), learner_public_key=core.learner_identity.public_key)
+        info = await learner.stub.OpenLearner(hello)
+        await origin.hello()
+        await origin.next("welcome")
+        await origin.say(version_held=pb.VersionHeld(epoch=0, version=0))
+        await learner.stub.Announce(version(info.run_id, core.learner_identity))
+        await peer.hello()
+        assert (await peer.next("welcome")).run_id == info.run_id
+        await peer.next("announcement")
+        await peer.say(version_held=pb.VersionHeld(epoch=0, version=0))
+        await peer.say(work_request=pb.WorkRequest(free_slots=1))
+        (lease,) = (await peer.next("leases")).leases
+        tokens = answer(Tokenizer.from_json(info.tokenizer_json), lease, right=True)
+        sent = rollout(lease, lease.slots[0], enrolment.peer_id, tokens)
+        uploads = [sent, sent, pb.Rollout(lease_id=sent.lease_id + 99), pb.Rollout()]
+        reply = await peer.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=uploads)]))
+        verdicts = [(one.accepted, one.reason) for one in reply.verdicts]
+        assert verdicts[:2] == [(True, ""), (True, "")]
+        assert verdicts[2:] == [(False, "malformed")] * 2
+        await peer.say(goodbye=pb.Goodbye(reason="it drains"))
+        await peer.ended()
+
+
+async def _sessions_are_refused_and_replaced(enrolment: Enrolment) -> None:
+    async with Member(enrolment) as peer:
+        await peer.hello(protocol=pb.ProtocolRange(min=7, max=9))
+        assert (await peer.next("refused")).code == "RC204"
+        await peer.ended()
+    async with Member(enrolment) as first, Member(enrolment) as second:
+        await first.hello()
+        await first.next("welcome")
+        await second.hello()
+        await second.next("welcome")
+        await first.ended()
+
+
+async def _certificates_are_renewed(enrolment: Enrolment) -> None:
+    async with Member(enrolment) as peer:
+        await peer.hello()
+        await peer.next("welcome")
+        await peer.say(certificate_request=pb.CertificateRequest(csr_pem=new_tls_key().csr_pem()))
+        renewed = caller_from_certificate_pem((await peer.next("certificate")).certificate_pem)
+        assert (renewed.peer_id, renewed.role) == (enrolment.peer_id, "peer")
+
+
+async def _calls_of_others_are_refused(core: Running, gateway: Gateway, enrolment: Enrolment) -> None:
+    async with Member(gateway.of(await core.join("learner"))) as learner:
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
+        assert unknown.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    async with Member(enrolment) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as away:  # without a session
+            await peer.stub.UploadRollouts(iter([pb.RolloutUpload()]))
+        assert isinstance(translate(away.value, "uploading"), Unreachable)
+        with pytest.raises(grpc.aio.AioRpcError) as missing:
+            async for _ in peer.stub.TokenizerFile(pb.TokenizerRequest(sha256="0" * 64)):
+                pass
+        assert isinstance(translate(missing.value, "fetching"), MalformedMessage)
+
+
+async def test_a_gateway_ends_with_the_run_and_peers_are_stopped(tmp_path: Path) -> None:
+    async with with_gateway(tmp_path) as (core, gateway), Member(gateway.of(await core.join("peer"))) as peer:
+        await peer.hello()
+        await peer.next("welcome")
+        async with Member(await core.join("learner")) as learner:
+            await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
+        assert (await peer.next("stop")).reason == "finished"
+        await peer.ended()
+        assert await gateway.ended() == 0
+
+
+async def test_a_gateway_keeps_its_sessions_when_the_core_stops(tmp_path: Path) -> None:
+    async with with_gateway(tmp_path) as (core, gateway):
+        core.stop.set()
+        await core.ended()
+        assert not gateway.task.done()
+        gateway.stop.set()
+        assert await gateway.ended() == EXIT_INTERRUPTED
+
+
+async def test_a_gateway_without_a_core_gives_up(tmp_path: Path) -> None:
+    config = GatewayConfig(core=[str(tmp_path / "nowhere")], core_timeout_s=0.01)
+    with pytest.raises(Unreachable, match="no coordinator at"):
+        await service.run(config, asyncio.Event())
+
+
+def test_a_core_over_tls_needs_an_invite() -> None:
+    with pytest.raises(ValidationError, match="set invite"):
+        GatewayConfig(core=["./gateways", "core.example:7500"])
+    for wrong in ("core.example", "a b/c", "7500"):
+        with pytest.raises(ValidationError):
+            GatewayConfig(core=[wrong], invite=Path("invite"))
