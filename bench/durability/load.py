@@ -1,8 +1,8 @@
 """Load a coordinator with thousands of peers: measure acknowledgement times, resources and losses.
 
-One real coordinator process with mutual TLS and a SQLite ledger runs on one core; the peers, the learner and the
-verifiers run on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, regardless of the
-coordinator. With ``--kill`` the coordinator is killed by SIGKILL in the middle and started again.
+One real coordinator process with mutual TLS and a SQLite ledger runs on one core; the peers, the learner, gateways if
+there are any, and the verifiers run on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates,
+regardless of the coordinator. With ``--kill`` the coordinator is killed by SIGKILL in the middle and started again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.fleet.history import History, check
 from bench.fleet.joining import join_many
 from bench.fleet.learner import SyntheticLearner
 from bench.fleet.long_rollouts import LongRollouts, tokens_for
-from bench.fleet.process import CoordinatorProcess, RunShape, wait_until_listening
+from bench.fleet.process import CoordinatorProcess, GatewayProcess, RunShape, wait_until_listening
 from bench.fleet.watch import Watch
 from bench.machine import Outcome, alone
 from rollcast.runtime.errors import ProcessFailed
@@ -44,6 +44,7 @@ VERDICTS_TIMEOUT_S = 60.0
 SCRAPE_EVERY_S = 15.0  # as Prometheus would
 BLOCK_METRIC = "rollcast_loop_block_max_seconds"
 POLL_S = 0.05
+SERVED_POLL_S = 0.5  # between two requests of the metrics, which cost the coordinator time
 WARM_UP_S = 5.0
 FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open files; a reconnection overlaps with the connection that it replaces
 STEP_S = 12.0  # a learner step trains the uploads of this many seconds
@@ -63,6 +64,7 @@ class Profile:
     seconds: float
     kill: bool = False
     upload_bytes: int = 20_000
+    gateways: int = 0
 
 
 PROFILES = {
@@ -78,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--uploads", type=float, help="a second in total, in place of the profile's")
     parser.add_argument("--seconds", type=float, help="seconds to measure, in place of the profile's")
     parser.add_argument("--kill", action=argparse.BooleanOptionalAction, help="in place of the profile's")
+    parser.add_argument("--gateways", type=int, help="processes that serve the peers; they share the fleet's cores")
     parser.add_argument("--seed", type=int, default=0)
 
 
@@ -90,6 +93,7 @@ def profile_of(arguments: argparse.Namespace) -> Profile:
         "uploads_s": arguments.uploads,
         "seconds": arguments.seconds,
         "kill": arguments.kill,
+        "gateways": arguments.gateways,
     }
     return replace(profile, **{name: value for name, value in given.items() if value is not None})
 
@@ -105,6 +109,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         figures = measure(profile, random.Random(arguments.seed))
     settings = {"profile": arguments.profile, "peers": profile.peers, "seconds": profile.seconds}
     settings |= {"heartbeats_s": profile.heartbeats_s, "uploads_s": profile.uploads_s, "kill": profile.kill}
+    settings |= {"gateways": profile.gateways}
     return Outcome(settings, figures)
 
 
@@ -147,13 +152,16 @@ class Load:
                 lease_deadline_s=LEASE_DEADLINE_S,
                 heartbeat_interval_s=heartbeat_s,
                 heartbeat_timeout_s=HEARTBEATS_MISSED * heartbeat_s,
+                gateways=profile.gateways > 0,
             ),
         )
+        self._gateways = [GatewayProcess(root, number, self._coordinator) for number in range(profile.gateways)]
         self._watch = Watch(self._coordinator, own, others)
         self._history = History()
         self._scrapes_s: list[float] = []
         self._block_s = 0.0  # the longest block of the coordinator's loop in any scrape
         self._figures: dict[str, float] = {}
+        self._gateways_cpu_s = 0.0  # of all gateways while it was measured
         self._seconds = 0.0  # measured so far
 
     async def run(self) -> dict[str, float]:
@@ -163,6 +171,10 @@ class Load:
             stack.callback(self._coordinator.kill)
             self._coordinator.start()
             await asyncio.to_thread(wait_until_listening, self._coordinator, START_TIMEOUT_S)
+            for gateway in self._gateways:
+                stack.callback(gateway.kill)
+                gateway.start()
+                await asyncio.to_thread(wait_until_listening, gateway, START_TIMEOUT_S)
             await stack.enter_async_context(_running(self._watch.live()))
             fleet, learner = await self._members()
             await stack.enter_async_context(_running(learner.live()))
@@ -184,7 +196,9 @@ class Load:
             learns, self._learner_identity, self._history, random.Random(self._rng.random()), old_batch_share=0.0
         )
         peers = [FleetPeer(origin, "origin", 0, self._rng)]
-        peers += [FleetPeer(one, "peer", number, self._rng) for number, one in enumerate(enrolments, start=1)]
+        for number, one in enumerate(enrolments, start=1):
+            served = self._gateways[number % len(self._gateways)].address if self._gateways else one.grpc_address
+            peers.append(FleetPeer(replace(one, grpc_address=served), "peer", number, self._rng))
         shape = FleetShape(self._profile.heartbeats_s, self._profile.uploads_s)
         tokenizer = Tokenizer.from_json((await learner.describe()).tokenizer_json)
         rollouts = LongRollouts(tokenizer, tokens_for(self._profile.upload_bytes))
@@ -202,6 +216,7 @@ class Load:
 
     async def _measure(self, fleet: Fleet) -> None:
         self._watch.begin()
+        gateways_before_s = sum(one.cpu_s() for one in self._gateways)
         async with _running(self._scrape()):
             began_s, fleet.counting = time.monotonic(), True
             if self._profile.kill:
@@ -212,6 +227,7 @@ class Load:
             fleet.counting = False
             took_s = time.monotonic() - began_s
         self._watch.sample()
+        self._gateways_cpu_s = sum(one.cpu_s() for one in self._gateways) - gateways_before_s
         self._figures |= {"cores": self._watch.cores, "rss_mb": self._watch.rss_mb, "connected": fleet.connected - 1}
         self._figures["loop_block_ms_max"] = 1e3 * self._block_s
         self._figures["heartbeats_s"] = fleet.answers.heartbeats / took_s
@@ -223,15 +239,38 @@ class Load:
         await asyncio.to_thread(self._coordinator.kill)
         killed_s = time.monotonic()
         self._coordinator.start()
-        await self._wait(lambda: fleet.opened_since(killed_s) > 0, BACK_TIMEOUT_S, "the first peer comes back")
+        if self._gateways:  # which keep the sessions: what comes before the core listens was under way
+            await asyncio.to_thread(wait_until_listening, self._coordinator, BACK_TIMEOUT_S)
+        else:
+            await self._wait(lambda: fleet.opened_since(killed_s) > 0, BACK_TIMEOUT_S, "the first peer comes back")
         before = len(self._history.acked)
         await self._wait(lambda: len(self._history.acked) > before, BACK_TIMEOUT_S, "the first acknowledgement")
         self._figures["kill_to_ack_s"] = time.monotonic() - killed_s
         with contextlib.suppress(ProcessFailed):
             everybody = self._profile.peers + 1
-            await self._wait(lambda: fleet.opened_since(killed_s) == everybody, BACK_TIMEOUT_S, "peers come back")
+            if self._gateways:
+                await self._all_members()
+            else:
+                await self._wait(lambda: fleet.opened_since(killed_s) == everybody, BACK_TIMEOUT_S, "peers come back")
         self._figures["back_s"] = time.monotonic() - killed_s
+        self._figures["sessions_reopened"] = fleet.opened_since(killed_s)
         fleet.counting = True
+
+    async def _all_members(self) -> None:
+        """Wait until the coordinator counts every peer as a member.
+
+        Raises:
+            ProcessFailed: they do not come back in time.
+        """
+        url, end_s = f"{self._coordinator.invite('peer').http_url}/metrics", time.monotonic() + BACK_TIMEOUT_S
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            while time.monotonic() < end_s:
+                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+                    async with session.get(url) as response:
+                        if members(await response.text()) >= self._profile.peers:
+                            return
+                await asyncio.sleep(SERVED_POLL_S)
+        raise ProcessFailed(f"not all peers came back within {BACK_TIMEOUT_S:g} s")
 
     async def _last_verdicts(self, fleet: Fleet) -> None:
         fleet.uploading = False
@@ -242,6 +281,7 @@ class Load:
             "uploads_s": len(answers.latencies_s) / self._seconds,
             # All that the process does, heartbeats and the learner's calls included.
             "core_ms_per_upload": 1e3 * self._figures["cores"] * self._seconds / max(1, len(answers.latencies_s)),
+            "gateways_ms_per_upload": 1e3 * self._gateways_cpu_s / max(1, len(answers.latencies_s)),
             "p50_ack_ms": quantile_ms(answers.latencies_s, 0.5),
             "p99_ack_ms": quantile_ms(answers.latencies_s, 0.99),
             "p999_ack_ms": quantile_ms(answers.latencies_s, 0.999),
@@ -286,6 +326,13 @@ class Load:
             if time.monotonic() > end_s:
                 raise ProcessFailed(f"waited {timeout_s:g} s until {what}, in vain")
             await asyncio.sleep(POLL_S)
+
+
+def members(metrics_text: str) -> int:
+    """Return how many peers have a session, from the coordinator's metrics."""
+    lines = metrics_text.splitlines()
+    counts = [line.split()[-1] for line in lines if line.startswith('rollcast_peers{role="peer"')]
+    return int(sum(map(float, counts)))
 
 
 def block_s(metrics_text: str) -> float:

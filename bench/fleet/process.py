@@ -167,7 +167,6 @@ class GatewayProcess:
         self._config = root / f"gateway-{number}.toml"
         self._config.write_text(
             f'core = ["{coordinator.gateway_socket}"]\nname = "gateway-{number}"\n[serve]\ngrpc_port = {port}\n'
-            "[limits]\nuploads_per_second = 1000.0\ntogether = 100000.0\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -177,10 +176,11 @@ class GatewayProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
-    @property
-    def pid(self) -> int | None:
-        """Return the id of the running process, or None."""
-        return None if self._process is None else self._process.pid
+    def cpu_s(self) -> float:
+        """Return the processor seconds of the process."""
+        assert self._process is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def listening(self) -> bool:
         """Whether peers can connect.

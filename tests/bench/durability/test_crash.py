@@ -121,12 +121,21 @@ def test_bodies_have_their_size_and_the_right_answer() -> None:
     assert tokenizer.decode(unpack_ids(segment.packed_ids)).strip() == "8"
 
 
-def test_a_tiny_fleet_is_served_and_survives_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_counted_from_the_metrics_that_the_coordinator_serves() -> None:
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    peers = [one for one in sample_status()["peers"] if one["role"] == "peer"]
+    assert load.members(metrics.render().decode()) == len(peers) > 0
+    assert load.members("") == 0
+
+
+@pytest.mark.parametrize("gateways", [0, 1])
+def test_a_tiny_fleet_is_served_and_survives_a_kill(monkeypatch: pytest.MonkeyPatch, gateways: int) -> None:
     monkeypatch.setattr(fleet, "AGAIN_MOST_S", 0.3)
-    profile = load.Profile(peers=20, heartbeats_s=20.0, uploads_s=40.0, seconds=1.0, kill=True)
+    profile = load.Profile(peers=20, heartbeats_s=20.0, uploads_s=40.0, seconds=1.0, kill=True, gateways=gateways)
     figures = load.measure(profile, random.Random(0))
     assert figures["connected"] == 20
     assert figures["acked"] > 0
     assert figures["uploads_unanswered"] == 0
     assert (figures["lost"], figures["trained_twice"], figures["unaccounted"]) == (0, 0, 0)
     assert {"p99_ack_ms", "uploads_s", "heartbeats_s", "rss_mb", "cores", "back_s"} <= figures.keys()
+    assert bool(figures["gateways_ms_per_upload"]) == bool(gateways)
