@@ -291,6 +291,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     stack.push_async_callback(dialer.close)
     shell.on_try = dialer.take
     coordinator.desk.grpc_address = _address(advertised, control.port)
+    coordinator.desk.gateways = tuple(coordinator.config.gateways.addresses)
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
     app = await http_app(
@@ -372,6 +373,7 @@ async def _accept_gateways(
 
     stack.push_async_callback(close)
     await listener.listen(config.gateways.listen, credentials.ssl_server_context())
+    coordinator.metrics.watch_gateways(listener.sessions)
 
 
 def _local_core(coordinator: Coordinator) -> LocalCore:

@@ -25,6 +25,7 @@ from rollcast.wire.identity.member_proof import proved_member
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, Role, RunId
 from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
+from rollcast.wire.joining.gateways import in_turn
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 
@@ -55,6 +56,8 @@ class JoinReply:
     run_id: str
     peer_id: str
     grpc_address: str
+    gateways: tuple[str, ...] = ()
+    """Where a peer dials instead, in turn; grpc_address comes last."""
 
 
 def parse_join(body: bytes) -> JoinRequest:
@@ -107,6 +110,7 @@ class JoinDesk:
         self._unix_clock = unix_clock
         self._invite_of: dict[PeerId, str] = {}  # of identities that opened a session lately
         self.grpc_address = ""  # known once the control port is bound
+        self.gateways: tuple[str, ...] = ()  # where peers dial them
         self.on_claimed: Callable[[bytes, PeerId], None] = lambda token_hash, peer_id: None
         self.banned_because: Callable[[PeerId], str] = lambda peer_id: ""  # why it may not join, or ""
         self.has_session: Callable[[PeerId], bool] = lambda peer_id: False
@@ -192,7 +196,8 @@ class JoinDesk:
         self.on_claimed(claimed, peer_id)
         certificate = await self.renew(request.csr_pem, peer_id=peer_id, role=request.role)
         log.info("identity joined", peer_id=peer_id, peer_role=request.role)
-        return JoinReply(certificate.decode("ascii"), self._run_id, peer_id, self.grpc_address)
+        gateways = in_turn(self.gateways, peer_id) if request.role == "peer" else ()
+        return JoinReply(certificate.decode("ascii"), self._run_id, peer_id, self.grpc_address, gateways)
 
     async def renew(self, csr_pem: bytes, *, peer_id: PeerId, role: Role) -> bytes:
         """Issue a certificate (PEM) for an identity that was proved before; it is signed in a thread.

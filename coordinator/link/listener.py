@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import stat
+from collections import Counter
 from pathlib import Path
 
 import structlog
@@ -44,8 +45,12 @@ class GatewayListener:
         """Where it listens, once it does."""
 
     def sessions(self) -> dict[str, int]:
-        """Return the number of sessions by gateway."""
-        return {end.name: end.session_count for end in self._ends if end.name}
+        """Return the number of sessions by gateway; gateways of one name are counted together."""
+        counts = Counter[str]()
+        for end in self._ends:
+            if end.name:
+                counts[end.name] += end.session_count
+        return counts
 
     async def listen(self, address: str, tls: ssl.SSLContext) -> None:
         """Listen at the path of a Unix socket, or at HOST:PORT over mutual TLS.

@@ -128,6 +128,10 @@ class CoordinatorMetrics:
             self.registry.register(_DoorCollector(self._doors))
         self._doors.update(doors)
 
+    def watch_gateways(self, sessions: Callable[[], Mapping[str, int]]) -> None:
+        """Export how many sessions each linked gateway holds, read at every scrape."""
+        self.registry.register(_GatewayCollector(sessions))
+
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return metrics.render(self.registry)
@@ -185,6 +189,23 @@ class _DoorCollector(Collector):
         for door, reasons in self._doors.items():
             for reason, count in reasons.items():
                 family.add_metric([door, reason], count)
+        yield family
+
+
+class _GatewayCollector(Collector):
+    """Converts the sessions of gateways to one metric family."""
+
+    def __init__(self, sessions: Callable[[], Mapping[str, int]]) -> None:
+        self._sessions = sessions
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        text = "Sessions that a linked gateway holds."
+        family = GaugeMetricFamily("rollcast_gateway_sessions", text, labels=["gateway"])
+        for gateway, count in self._sessions().items():
+            family.add_metric([gateway], count)
         yield family
 
 

@@ -19,6 +19,7 @@ import aiohttp
 import structlog
 
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
+from rollcast.runtime.run_folder import run_folder_error
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.certificates import Caller, fingerprint_of
 from rollcast.wire.identity.identity import Identity
@@ -26,6 +27,7 @@ from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.joining.bootstrap import Bootstrap
 from rollcast.wire.joining.diagnose import failed_hop
+from rollcast.wire.joining.gateways import gateways_in, save_gateways, saved_gateways
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp, text_in
 from rollcast.wire.protocol import PROTOCOL_RANGE
@@ -96,7 +98,9 @@ async def enrol(
     saved = await asyncio.to_thread(_reusable, invite, identity, state_folder, reuse_valid_for_s)
     if saved is not None:
         log.info("certificate reused", run_id=invite.run_id, peer_id=identity.peer_id)
-        return _enrolment(invite, identity, saved, places[0].http_url, [place.grpc_address for place in places])
+        gateways = await asyncio.to_thread(saved_gateways, state_folder)
+        addresses = [*gateways, *(place.grpc_address for place in places)]
+        return _enrolment(invite, identity, saved, places[0].http_url, addresses)
     loop = asyncio.get_running_loop()
     gives_up_at_s = float("inf") if timeout_s is None else loop.time() + timeout_s
     problems: dict[str, str] = {}
@@ -104,8 +108,8 @@ async def enrol(
     for place, delay_s in zip(cycle(places), backoff_delays_s(random.Random(), most_s=_DELAY_MOST_S), strict=False):
         try:
             async with asyncio.timeout(min(gives_up_at_s - loop.time(), _ATTEMPT_TIMEOUT_S)):
-                enrolment = await _join(invite, identity, place, places)
-            await asyncio.to_thread(enrolment.credentials.save, state_folder)
+                enrolment, gateways = await _join(invite, identity, place, places)
+            await asyncio.to_thread(_save, enrolment, gateways, state_folder)
             log.info("joined", run_id=invite.run_id, peer_id=identity.peer_id)
             return enrolment
         except _UnprovenServer as error:
@@ -147,7 +151,10 @@ async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *,
     problems[place.http_url] = problem
 
 
-async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Sequence[Bootstrap]) -> Enrolment:
+async def _join(
+    invite: Invite, identity: Identity, place: Bootstrap, places: Sequence[Bootstrap]
+) -> tuple[Enrolment, tuple[str, ...]]:
+    """Join at one place; return the enrolment, and the gateways that the coordinator names."""
     timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
         try:
@@ -169,7 +176,16 @@ async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Se
     named = [text_in(answer, "grpc_address")] if answer.get("grpc_address") else []
     others = [one.grpc_address for one in (place, *places)]
     addresses = [*named, *others] if place == places[0] else [others[0], *named, *others]
-    return _enrolment(invite, identity, credentials, place.http_url, addresses)
+    gateways = gateways_in(answer)
+    return _enrolment(invite, identity, credentials, place.http_url, [*gateways, *addresses]), gateways
+
+
+def _save(enrolment: Enrolment, gateways: Sequence[str], folder: Path) -> None:
+    enrolment.credentials.save(folder)
+    try:
+        save_gateways(folder, gateways)
+    except OSError as error:
+        raise run_folder_error(folder, error) from None
 
 
 def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[str, Any]:

@@ -68,11 +68,13 @@ class Gateway:
 @asynccontextmanager
 async def with_gateway(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Running, Gateway]]:
     link = f"127.0.0.1:{free_port()}"
-    async with running(tmp_path, changed(gateways={"listen": link}, **more)) as core:
+    port = free_port()
+    gateways = {"listen": link, "addresses": [f"127.0.0.1:{port}"]}
+    async with running(tmp_path, changed(gateways=gateways, **more)) as core:
         config = GatewayConfig.model_validate(
             {
                 "core": [link],
-                "serve": {"grpc_port": free_port()},
+                "serve": {"grpc_port": port},
                 "invite": str(core.folder.secrets / "invite-gateway.txt"),
                 "state_folder": str(tmp_path / "gateway"),
             }
@@ -88,7 +90,9 @@ async def with_gateway(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Runni
 
 async def test_a_gateway_serves_peers_as_the_coordinator_does(tmp_path: Path) -> None:
     async with with_gateway(tmp_path) as (core, gateway):
-        enrolment = gateway.of(await core.join("peer"))
+        enrolment = await core.join("peer")
+        assert enrolment.grpc_addresses == (gateway.address, core.invite("peer").grpc_address)
+        assert (await core.join("origin")).grpc_address == core.invite("origin").grpc_address
         await _work_is_leased_and_uploaded(core, gateway)
         await _sessions_are_refused_and_replaced(enrolment)
         await _certificates_are_renewed(enrolment)
@@ -96,7 +100,7 @@ async def test_a_gateway_serves_peers_as_the_coordinator_does(tmp_path: Path) ->
 
 
 async def _work_is_leased_and_uploaded(core: Running, gateway: Gateway) -> None:
-    enrolment = gateway.of(await core.join("peer"))
+    enrolment = await core.join("peer")
     async with (
         Member(await core.join("learner")) as learner,
         Member(gateway.of(await core.join("origin")), role="origin") as origin,
@@ -163,7 +167,7 @@ async def _calls_of_others_are_refused(core: Running, gateway: Gateway, enrolmen
 
 
 async def test_a_gateway_ends_with_the_run_and_peers_are_stopped(tmp_path: Path) -> None:
-    async with with_gateway(tmp_path) as (core, gateway), Member(gateway.of(await core.join("peer"))) as peer:
+    async with with_gateway(tmp_path) as (core, gateway), Member(await core.join("peer")) as peer:
         await peer.hello()
         await peer.next("welcome")
         async with Member(await core.join("learner")) as learner:

@@ -81,6 +81,16 @@ def test_a_large_fleet_has_sums_only() -> None:
     assert not any(name.startswith("rollcast_peer_version_lag") for name, _ in found)
 
 
+def test_gateways_show_their_sessions_while_they_are_linked() -> None:
+    metrics, sessions = CoordinatorMetrics(sample_status, sample_broadcast), {"west": 3, "east": 0}
+    metrics.watch_gateways(lambda: sessions)
+    found = samples(metrics)
+    assert found[("rollcast_gateway_sessions", "west")] == 3
+    assert found[("rollcast_gateway_sessions", "east")] == 0
+    del sessions["west"]
+    assert ("rollcast_gateway_sessions", "west") not in samples(metrics)
+
+
 def test_doors_show_what_they_refused() -> None:
     metrics, refused = CoordinatorMetrics(sample_status, sample_broadcast), Counter[str]()
     metrics.watch_doors({"control": refused, "http": {"too_many_connections": 3}})

@@ -44,6 +44,7 @@ class Door:
         self.peer_id = ""
         self.joins = 0
         self.not_ready = 0
+        self.gateways: list[str] = []
         self.answer: Callable[[], web.Response] | None = None
 
     async def get_ca(self, request: web.Request) -> web.Response:
@@ -73,6 +74,7 @@ class Door:
                 "run_id": RUN_ID,
                 "peer_id": peer_id_of(public_key),
                 "grpc_address": "127.0.0.1:7400",
+                "gateways": self.gateways,
             }
         )
 
@@ -137,6 +139,20 @@ async def test_a_saved_certificate_is_reused(door: Door, tmp_path: Path) -> None
     assert again.credentials == first.credentials
     assert again.grpc_address == invite.grpc_address
     assert door.joins == 1
+
+
+async def test_gateways_are_dialled_first_also_after_a_restart(door: Door, tmp_path: Path) -> None:
+    identity, gateways = Identity.generate(), ["gw-1.example:7410", "[2001:db8::7]:7410"]
+    door.gateways = gateways
+    async with door.open() as invite:
+        joined = await enrol(invite, identity, tmp_path, 10.0)
+        assert joined.grpc_addresses == (*gateways, "127.0.0.1:7400", invite.grpc_address)
+        again = await enrol(invite, identity, tmp_path, 0.0)
+        assert again.grpc_addresses == (*gateways, invite.grpc_address)
+        door.gateways = []
+        anew = await enrol(invite, identity, tmp_path, 10.0, reuse_valid_for_s=float("inf"))
+        assert anew.grpc_addresses == ("127.0.0.1:7400", invite.grpc_address)
+    assert (await enrol(invite, identity, tmp_path, 0.0)).grpc_addresses == (invite.grpc_address,)
 
 
 async def test_a_saved_certificate_of_another_identity_or_role_is_not_reused(door: Door, tmp_path: Path) -> None:
