@@ -267,8 +267,10 @@ class Load:
             while time.monotonic() < end_s:
                 with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                     async with session.get(url) as response:
-                        if members(await response.text()) >= self._profile.peers:
-                            return
+                        text = await response.text()
+                    self._block_s = max(self._block_s, block_s(text))
+                    if members(text) >= self._profile.peers:
+                        return
                 await asyncio.sleep(SERVED_POLL_S)
         raise ProcessFailed(f"not all peers came back within {BACK_TIMEOUT_S:g} s")
 

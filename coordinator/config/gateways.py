@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire.joining.gateways import ADDRESS_PATTERN, GATEWAYS_NAMED_MAX
@@ -23,3 +23,9 @@ class GatewaysConfig(ConfigModel):
     addresses: list[Annotated[str, Field(pattern=ADDRESS_PATTERN)]] = Field([], max_length=GATEWAYS_NAMED_MAX)
     """Where peers dial the gateways: HOST:PORT of each, or of a TCP balancer. Peers learn them when they join. Each
     begins with another one, tries them in turn, and the control port last."""
+
+    @model_validator(mode="after")
+    def _addresses_need_gateways(self) -> GatewaysConfig:
+        if self.addresses and self.listen is None:
+            raise ValueError("addresses name gateways, but without listen none can connect: set listen")
+        return self

@@ -20,11 +20,12 @@ log = structlog.get_logger()
 BEAT_S = 1.0
 SILENT_BEATS = 10  # beats of this end: time in which its loop did not run counts for one of them at most
 FRAME_BYTES = 1 << 20  # of items, from which a frame leaves before the turn ends
+READ_BYTES = 256 << 10
 WAITING_BYTES_MAX = 256 << 20  # that wait for the other end; an end that lets more wait is lost
 _BEAT = encode(Beat())
 
 
-class LinkConnection(asyncio.Protocol):
+class LinkConnection(asyncio.BufferedProtocol):
     """One end of a link.
 
     Args:
@@ -45,6 +46,7 @@ class LinkConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = FrameParser()
+        self._buffer = bytearray(READ_BYTES)
         self._items: list[bytes] = []
         self._items_bytes = 0
         self._silent_beats = 0
@@ -94,11 +96,15 @@ class LinkConnection(asyncio.Protocol):
         self._beat_timer = self._loop.call_later(BEAT_S, self._beat)
         self._made()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Return the buffer for the next bytes, the same each time."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Pass on the frames that are complete."""
         self._silent_beats = 0
         try:
-            for body in self._parser.bodies(data):
+            for body in self._parser.bodies(memoryview(self._buffer)[:nbytes]):
                 if not self.is_open:
                     return
                 self._received(body)

@@ -25,6 +25,7 @@ log = structlog.get_logger()
 GATEWAYS_MAX = 64
 HELLO_DEADLINE_S = 10.0
 TASKS_MAX = 65_536  # sessions that wait to be opened, accusations and renewals of one link
+RESUMED_AT_ONCE = 8  # sessions of a gateway that comes back which one turn of the loop opens
 EARLY_MAX = 1024  # events of a session that waits to be opened
 NAME_LENGTH_MAX = 64
 
@@ -94,6 +95,7 @@ class CoreEnd:
         self._hello_timer: asyncio.TimerHandle | None = None
         self._sessions: dict[int, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._resuming = asyncio.Semaphore(RESUMED_AT_ONCE)
 
     @property
     def session_count(self) -> int:
@@ -224,7 +226,13 @@ class CoreEnd:
         joined = item.joined
         channel = RemoteChannel(item.session, joined.peer_id, cast(Role, joined.role), joined.address, self.link)
         session = self._sessions[item.session] = _Session(channel)
-        self._start(self._opened(item, session))
+        self._start(self._resumed(item, session) if item.resumed else self._opened(item, session))
+
+    async def _resumed(self, item: frames.Open, session: _Session) -> None:
+        """Open a session among thousands that come at once; the loop serves others between two turns."""
+        async with self._resuming:
+            await self._opened(item, session)
+            await asyncio.sleep(0)
 
     async def _opened(self, item: frames.Open, session: _Session) -> None:
         opening = Opening(item.joined, item.instance_id, item.address, resumed=item.resumed)

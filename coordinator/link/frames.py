@@ -287,7 +287,7 @@ class FrameParser:
     def __init__(self) -> None:
         self._waiting = bytearray()
 
-    def bodies(self, data: bytes) -> list[bytes]:
+    def bodies(self, data: bytes | memoryview) -> list[bytes]:
         """Take the next bytes, and return the content of each frame that is complete now.
 
         Raises:
@@ -303,7 +303,8 @@ class FrameParser:
             end = start + _LENGTH.size + length
             if len(waiting) < end:
                 break
-            bodies.append(bytes(waiting[start + _LENGTH.size : end]))
+            with memoryview(waiting) as view:  # so that the bytes are copied once
+                bodies.append(bytes(view[start + _LENGTH.size : end]))
             start = end
         del waiting[:start]
         return bodies

@@ -75,7 +75,7 @@ class GatewayListener:
             raise bind_error(address, error, setting=_SETTING) from None
         log.info("gateways may connect", address=self.address)
 
-    def _accept(self) -> asyncio.Protocol:
+    def _accept(self) -> asyncio.BufferedProtocol:
         return CoreEnd(self._core, self._settings, self._ends).link
 
     async def close(self, over: str) -> None:

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
+from coordinator.config.gateways import GatewaysConfig
 from coordinator.gateway import service
 from coordinator.gateway.config import GatewayConfig
 from rollcast.runtime.errors import MalformedMessage, Unreachable
@@ -190,6 +191,12 @@ async def test_a_gateway_without_a_core_gives_up(tmp_path: Path) -> None:
     config = GatewayConfig(core=[str(tmp_path / "nowhere")], core_timeout_s=0.01)
     with pytest.raises(Unreachable, match="no coordinator at"):
         await service.run(config, asyncio.Event())
+
+
+def test_addresses_of_gateways_need_a_place_to_connect() -> None:
+    with pytest.raises(ValidationError, match="set listen"):
+        GatewaysConfig(addresses=["gw.example:7410"])
+    assert GatewaysConfig(listen="./gateways", addresses=["gw.example:7410"]).addresses == ["gw.example:7410"]
 
 
 def test_a_core_over_tls_needs_an_invite() -> None:

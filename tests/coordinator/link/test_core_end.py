@@ -131,6 +131,19 @@ async def test_what_a_resumed_session_says_waits_until_it_is_open(monkeypatch: p
         assert "more than 1 events" in await one.lost()
 
 
+async def test_thousands_of_sessions_that_come_back_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_end, "RESUMED_AT_ONCE", 2)
+    async with gateway() as one:
+        most, before = 0, 0
+        one.say(*(opens(number, resumed=True) for number in range(50)))
+        async with asyncio.timeout(WAIT_S):
+            while len(one.core.openings) < 50:
+                await asyncio.sleep(0)
+                most, before = max(most, len(one.core.openings) - before), len(one.core.openings)
+        assert 0 < most <= 2 * core_end.RESUMED_AT_ONCE
+        await until(lambda: sum(isinstance(item, frames.Opened) for item in one.heard) == 50)
+
+
 async def test_sessions_end_with_their_gateway_and_answers_go_nowhere() -> None:
     async with gateway() as one:
         one.say(opens())
