@@ -18,7 +18,7 @@ class GatewayServeConfig(ConfigModel):
 
     host: str = "127.0.0.1"
     """Interface of the control port."""
-    grpc_port: int = Field(7410, ge=1, le=65535)
+    grpc_port: int = Field(7405, ge=1, le=65535)
     """Control port (gRPC over mutual TLS)."""
     hosts: list[str] = Field([], max_length=16)
     """Further names and addresses for the gateway's certificate."""

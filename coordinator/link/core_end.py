@@ -25,7 +25,7 @@ log = structlog.get_logger()
 GATEWAYS_MAX = 64
 HELLO_DEADLINE_S = 10.0
 TASKS_MAX = 65_536  # sessions that wait to be opened, accusations and renewals of one link
-RESUMED_AT_ONCE = 8  # sessions of a gateway that comes back which one turn of the loop opens
+RESUMED_AT_ONCE = 32  # sessions of a gateway that comes back which one turn of the loop opens
 EARLY_MAX = 1024  # events of a session that waits to be opened
 NAME_LENGTH_MAX = 64
 

@@ -12,6 +12,7 @@ from capacity.providers.base import WorkerTag
 from capacity.providers.config import KubernetesConfig
 from capacity.providers.kubernetes.objects import job_of
 from coordinator.config.config import CoordinatorConfig
+from coordinator.gateway.config import GatewayConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from tests.capacity.providers.pool_machines import machines
@@ -47,11 +48,31 @@ def test_configurations_are_such_as_the_processes_read() -> None:
     PeerConfig.model_validate(tomllib.loads(files["peer.toml"]))
 
 
+def test_gateways_find_the_core_and_peers_find_the_gateways() -> None:
+    made = objects(gateways__replicas=2, networkPolicies__enabled=True)
+    files = made["ConfigMap", "test-rollcast"]["data"]
+    coordinator = CoordinatorConfig.model_validate(tomllib.loads(files["coordinator.toml"])).gateways
+    assert (coordinator.listen, coordinator.addresses) == ("0.0.0.0:7403", ["gateways.rollcast.example.org:7405"])
+    gateway = GatewayConfig.model_validate(tomllib.loads(files["gateway.toml"]))
+    (link,) = made["Service", "test-rollcast-core"]["spec"]["ports"]
+    assert gateway.core == [f"test-rollcast-core:{link['port']}"]
+    core = containers_of(made, "test-rollcast")["coordinator"]["ports"]
+    assert {"name": link["targetPort"], "containerPort": link["port"]} in core
+    (outside,) = made["Service", "test-rollcast-gateways"]["spec"]["ports"]
+    (own,) = containers_of(made, "test-rollcast-gateway")["gateway"]["ports"]
+    assert outside["port"] == own["containerPort"] == gateway.serve.grpc_port
+    pods = made["StatefulSet", "test-rollcast-gateway"]["spec"]["template"]["metadata"]["labels"]
+    assert made["Service", "test-rollcast-gateways"]["spec"]["selector"].items() <= pods.items()
+    rules = made["NetworkPolicy", "test-rollcast"]["spec"]["ingress"]
+    (admitted,) = (rule["from"] for rule in rules if rule["ports"] == [{"port": link["port"]}])
+    assert admitted[0]["podSelector"]["matchLabels"].items() <= pods.items()
+
+
 def test_no_container_has_rights_that_it_does_not_need() -> None:
-    made = objects(peers__replicas=2)
+    made = objects(peers__replicas=2, gateways__replicas=1)
     sets = [one for (kind, _), one in made.items() if kind == "StatefulSet"]
     containers = [container for one in sets for container in one["spec"]["template"]["spec"]["containers"]]
-    assert [container["name"] for container in containers] == ["peer", "coordinator", "origin", "learner"]
+    assert [container["name"] for container in containers] == ["gateway", "peer", "coordinator", "origin", "learner"]
     for container in containers:
         rights = container["securityContext"]
         assert rights["readOnlyRootFilesystem"] is rights["runAsNonRoot"] is True
@@ -147,6 +168,6 @@ def test_an_unknown_value_is_an_error() -> None:
 
 def test_kubernetes_schemas_accept_every_object() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="objects were not validated: no kubernetes-validate")
-    for (kind, _), one in objects(peers__replicas=3, prometheus__enabled=True).items():
+    for (kind, _), one in objects(peers__replicas=3, gateways__replicas=2, prometheus__enabled=True).items():
         if kind != "ServiceMonitor":  # a resource of the Prometheus operator, not of Kubernetes
             validate.validate(one, "1.30", strict=True)

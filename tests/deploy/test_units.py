@@ -12,7 +12,7 @@ import pytest
 from rollcast.runtime.errors import ConfigError, JoinRefused, TaskError
 
 UNITS = sorted((Path(__file__).parents[2] / "deploy" / "systemd").glob("rollcast-*.service"))
-ROLES = ("coordinator", "learner", "origin")
+ROLES = ("coordinator", "gateway", "learner", "origin")
 
 
 def unit(role: str) -> ConfigParser:
