@@ -75,6 +75,7 @@ class RemoteChannel:
 class _Session:
     channel: RemoteChannel
     is_open: bool = False
+    is_refused: bool = False  # what it still says until its Close is of no interest
     early: list[Event] = field(default_factory=list)  # of a session that is being resumed
 
 
@@ -100,7 +101,7 @@ class CoreEnd:
     @property
     def session_count(self) -> int:
         """Return how many peers have a session at this gateway."""
-        return len(self._sessions)
+        return sum(session.is_open for session in self._sessions.values())
 
     def _received(self, body: bytes) -> None:
         for item in frames.items_to_core(body):
@@ -179,7 +180,11 @@ class CoreEnd:
             self._hello_timer.cancel()
         log.info("gateway linked", gateway=self.name, software=hello.software[:NAME_LENGTH_MAX])
         settings = self._settings
-        self.link.send(frames.Ready(settings.run_id, settings.ca_pem, certificate_pem, settings.router_replay))
+        self.link.send(
+            frames.Ready(
+                settings.run_id, settings.ca_pem, certificate_pem, settings.router_replay, self._core.welcome_digest
+            )
+        )
 
     def _lost(self, reason: str) -> None:
         self._ends.discard(self)
@@ -239,9 +244,11 @@ class CoreEnd:
         try:
             invite = await self._core.open(opening, session.channel)
         except NotNow as reason:
-            self._not_opened(item.session, not_now=str(reason))
+            session.is_refused = True
+            self.link.send(frames.NotOpened(item.session, str(reason), ""))
         except RollcastError as error:
-            self._not_opened(item.session, error=error_to_json(error))
+            session.is_refused = True
+            self.link.send(frames.NotOpened(item.session, "", error_to_json(error)))
         else:
             if self._sessions.get(item.session) is not session:  # it has ended meanwhile
                 self._core.close(session.channel)
@@ -252,25 +259,22 @@ class CoreEnd:
                 self._core.apply(session.channel.peer_id, event)
             session.early.clear()
 
-    def _not_opened(self, number: int, *, not_now: str = "", error: str = "") -> None:
-        self._sessions.pop(number, None)
-        self.link.send(frames.NotOpened(number, not_now, error))
-
     def _told(self, item: frames.Told) -> None:
         session, event = self._session(item.session), frames.event_in(item)
         if event.peer_id != session.channel.peer_id:
             raise MalformedMessage("a gateway passes on an event of another peer than its session's")
         if session.is_open:
             self._core.apply(event.peer_id, event)
+        elif session.is_refused:
+            return
         elif len(session.early) < EARLY_MAX:
             session.early.append(event)
         else:
             raise MalformedMessage(f"a gateway passes on more than {EARLY_MAX} events of a session that is not open")
 
     def _close(self, item: frames.Close) -> None:
-        session = self._sessions.pop(item.session, None)
-        if session is None:  # it was refused while this Close was on its way
-            return
+        session = self._session(item.session)
+        del self._sessions[item.session]
         session.channel.ended_because = session.channel.ended_because or item.reason
         session.channel.said_goodbye = item.finished
         if session.is_open:

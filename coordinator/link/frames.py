@@ -145,12 +145,13 @@ class Ask(Item, frozen=True, tag="ask"):
 
 
 class Ready(Item, frozen=True, tag="ready"):
-    """The answer to Hello: the gateway may serve."""
+    """The answer to Hello: the gateway may serve. ``welcome``: digest of what every peer is welcomed with."""
 
     run_id: str
     ca_pem: bytes
     certificate_pem: bytes
     router_replay: bool
+    welcome: bytes
 
 
 class Refuse(Item, frozen=True, tag="refuse"):

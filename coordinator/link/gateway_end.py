@@ -1,13 +1,15 @@
 """Be the core to the peers of a gateway: what their calls ask and tell goes over the link to the core's process.
 
 While there is no link, sessions stay open, uploads are answered ``busy``, and no session begins. A new link begins with
-all sessions that are open, each with what its peer reported last.
+all sessions that are open, each with what its peer reported last. If the core comes back with other settings, sessions
+end instead, because peers learn settings when a session begins.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +37,7 @@ log = structlog.get_logger()
 OPEN_DEADLINE_S = 30.0
 ANSWER_DEADLINE_S = 60.0
 UPLOADS_WAITING_BYTES_MAX = 64 << 20  # on the link; beyond it uploads are answered ``busy``
+ACCUSATIONS_KEPT = 16  # of one session, while there is no link
 _AWAY = "the gateway has no connection to the coordinator"
 
 
@@ -45,6 +48,8 @@ class _Session:
     channel: PeerChannel
     held: HeldSession
     opened: asyncio.Future[str] | None  # the invite, while it is being opened; None afterwards
+    is_known: bool = True  # to the core of the present link
+    accusations: deque[bytes] = field(default_factory=lambda: deque(maxlen=ACCUSATIONS_KEPT))  # that no core has heard
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ class RemoteCore:
         self._ready = ready
         self._link: LinkConnection | None = None  # None until the core has answered Hello
         self._router_replay = False
+        self._welcome = b""  # digest of what peers were welcomed with
         self._sessions: dict[int, _Session] = {}
         self._by_peer: dict[PeerId, _Session] = {}
         self._by_channel: dict[PeerChannel, _Session] = {}
@@ -117,18 +123,29 @@ class RemoteCore:
     def _linked(self, link: LinkConnection, ready: frames.Ready) -> None:
         self._link, self._router_replay, self.was_linked = link, ready.router_replay, True
         self._ready(ready)
-        for session in self._sessions.values():
-            if session.opened is None:
-                opening = session.opening
-                link.send(frames.Open(session.number, session.held.joined, opening.instance_id, opening.address, True))
-                for event in session.held.repeated():
-                    link.send(frames.told(session.number, event))
+        changed, self._welcome = self._welcome not in (b"", ready.welcome), ready.welcome
+        for session in [*self._sessions.values()]:
+            if changed:
+                session.channel.end("the coordinator came back with other settings")
+            elif session.opened is None:
+                self._resume(session, link)
         log.info("linked to the core", sessions=len(self._sessions))
+
+    def _resume(self, session: _Session, link: LinkConnection) -> None:
+        opening, session.is_known = session.opening, True
+        link.send(frames.Open(session.number, session.held.joined, opening.instance_id, opening.address, True))
+        for event in session.held.repeated():
+            link.send(frames.told(session.number, event))
+        for accusation in session.accusations:
+            link.send(frames.Accuse(session.number, accusation))
+        session.accusations.clear()
 
     def _lost(self, link: LinkConnection) -> None:
         if self._link is not link:
             return
         self._link = None
+        for session in self._sessions.values():
+            session.is_known = False
         for upload in [*self._uploads.values()]:
             upload.settle(accepted=False, reason="busy")  # the peer repeats it; the core knows whether it is stored
         for session in [*self._sessions.values()]:
@@ -163,8 +180,8 @@ class RemoteCore:
                 if not self.over.done():
                     self.over.set_result(item.reason)
 
-    def _send(self, item: frames.ToCore) -> None:
-        if self._link is not None:
+    def _send(self, session: _Session, item: frames.ToCore) -> None:
+        if self._link is not None and session.is_known:
             self._link.send(item)
 
     # ---------------------------------------------------------------- sessions
@@ -177,7 +194,7 @@ class RemoteCore:
         session = _Session(next(self._numbers), opening, channel, HeldSession(opening.joined), opened)
         self._sessions[session.number] = self._by_channel[channel] = session
         item = frames.Open(session.number, opening.joined, opening.instance_id, opening.address, False)
-        self._send(item)
+        self._send(session, item)
         try:
             async with deadline(OPEN_DEADLINE_S, "the coordinator to open a session"):
                 invite = await opened
@@ -216,24 +233,27 @@ class RemoteCore:
         del self._sessions[session.number]
         if self._by_peer.get(channel.peer_id) is session:
             del self._by_peer[channel.peer_id]
-        self._send(frames.Close(session.number, channel.ended_because, channel.said_goodbye))
+        self._send(session, frames.Close(session.number, channel.ended_because, channel.said_goodbye))
 
     def apply(self, peer_id: PeerId, event: Event) -> None:
         """See CoreLink."""
         session = self._by_peer.get(peer_id)
         if session is not None and isinstance(event, frames.SessionEvent):
-            session.held.note(event, heard=self._link is not None)
-            self._send(frames.told(session.number, event))
+            session.held.note(event, heard=session.is_known)
+            self._send(session, frames.told(session.number, event))
 
     async def accused(self, accuser: PeerId, message: pb.Accusation) -> None:
         """See CoreLink. The core's end checks it, and ends the session of a peer whose report is out of bounds."""
-        if (session := self._by_peer.get(accuser)) is not None:
-            self._send(frames.Accuse(session.number, message.SerializeToString()))
+        session, accusation = self._by_peer.get(accuser), message.SerializeToString()
+        if session is not None and session.is_known:
+            self._send(session, frames.Accuse(session.number, accusation))
+        elif session is not None:
+            session.accusations.append(accusation)
 
     async def renew(self, channel: PeerChannel, csr_pem: bytes) -> None:
         """See CoreLink. Without a core the peer's request is lost, and it repeats it."""
         if (session := self._by_channel.get(channel)) is not None:
-            self._send(frames.Renew(session.number, csr_pem))
+            self._send(session, frames.Renew(session.number, csr_pem))
 
     async def invite_of(self, peer_id: PeerId) -> str:
         """See CoreLink.
@@ -260,7 +280,7 @@ class RemoteCore:
         if (session := self._may_upload(peer_id)) is None:
             return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
         number, answer = self._waiting(rollout.lease_id, rollout.sample_index)
-        self._send(frames.Upload(number, session.number, rollout))
+        self._send(session, frames.Upload(number, session.number, rollout))
         return answer
 
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
@@ -269,14 +289,15 @@ class RemoteCore:
         if (session := self._may_upload(peer_id)) is None:
             return answered(AnswerUpload(UploadId(0), lease_id, message.sample_index, False, "busy"))
         number, answer = self._waiting(lease_id, message.sample_index)
-        self._send(frames.Malformed(number, session.number, lease_id, token, message.sample_index, problem))
+        self._send(session, frames.Malformed(number, session.number, lease_id, token, message.sample_index, problem))
         return answer
 
     def _may_upload(self, peer_id: PeerId) -> _Session | None:
         link = self._link
         if link is None or link.waiting_bytes > UPLOADS_WAITING_BYTES_MAX:
             return None
-        return self._by_peer.get(peer_id)
+        session = self._by_peer.get(peer_id)
+        return session if session is not None and session.is_known else None
 
     def _waiting(self, lease_id: LeaseId, sample_index: int) -> tuple[int, asyncio.Future[AnswerUpload]]:
         number, upload = next(self._numbers), _Upload(lease_id, sample_index)
@@ -309,7 +330,7 @@ class RemoteCore:
         if question is None:
             question = self._questions[what] = asyncio.get_running_loop().create_future()
             question.add_done_callback(lambda done: self._answered(what, done))
-            self._send(frames.Ask(what))
+            self._link.send(frames.Ask(what))
         async with deadline(ANSWER_DEADLINE_S, "an answer of the coordinator to its gateway"):
             item = await asyncio.shield(question)
         if item.error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
+from blake3 import blake3
 
 from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.events import Event, IdentityNoticed, PeerJoined, PeerLeft
@@ -157,6 +158,11 @@ class LocalCore:
         self._ledger = ledger
         self._route_shape: RouteShape | None = None
         self._clones = Clones()
+
+    @property
+    def welcome_digest(self) -> bytes:
+        """Return BLAKE3 of the Welcome, 32 bytes: a coordinator with other settings has another one."""
+        return blake3(self._welcome.message().SerializeToString(deterministic=True)).digest()
 
     async def open(self, opening: Opening, channel: Channel) -> str:
         """See CoreLink."""

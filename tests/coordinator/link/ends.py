@@ -32,6 +32,7 @@ class RecordingCore:
     """Stands for LocalCore: admits whom ``refusals`` does not name, and keeps what it hears."""
 
     def __init__(self) -> None:
+        self.welcome_digest = b"welcome"
         self.refusals: dict[PeerId, Exception] = {}
         self.channels: dict[PeerId, Channel] = {}
         self.openings: list[Opening] = []

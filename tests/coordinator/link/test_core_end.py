@@ -12,7 +12,7 @@ import pytest
 from coordinator.core.events.events import WorkRequested
 from coordinator.link import core_end, frames
 from coordinator.link.core_end import CoreEnd
-from coordinator.rpc.core_link import LocalCore
+from coordinator.rpc.core_link import LocalCore, NotNow
 from tests.coordinator.link.ends import ALICE, BOB, SETTINGS, WAIT_S, RecordingCore, connect, hello, joined, until
 from tests.coordinator.link.test_connection import End
 
@@ -65,7 +65,7 @@ def opens(number: int = 1, *, resumed: bool = False) -> frames.Open:
 
 async def test_a_gateway_is_given_its_certificate() -> None:
     async with gateway() as one:
-        assert one.heard == [frames.Ready("run", b"ca", b"certificate of csr", True)]
+        assert one.heard == [frames.Ready("run", b"ca", b"certificate of csr", True, b"welcome")]
         assert one.end.name == "west"
 
 
@@ -76,6 +76,7 @@ async def test_a_gateway_is_given_its_certificate() -> None:
         ([opens(), opens()], "opens session 1 twice"),
         ([opens(), frames.told(1, WorkRequested(BOB, 1))], "of another peer"),
         ([frames.Renew(4, b"")], "which it has not opened"),
+        ([frames.Close(4, "", False)], "which it has not opened"),
         (
             [opens(), frames.Told(1, "RunEnded", frames.told(1, WorkRequested(ALICE, 1)).event)],
             "of the kind 'RunEnded'",
@@ -129,6 +130,18 @@ async def test_what_a_resumed_session_says_waits_until_it_is_open(monkeypatch: p
         monkeypatch.setattr(core_end, "EARLY_MAX", 1)
         one.say(opens(2, resumed=True), frames.told(2, event), frames.told(2, event))
         assert "more than 1 events" in await one.lost()
+
+
+async def test_a_refused_session_may_speak_until_it_is_closed() -> None:
+    async with gateway() as one:
+        one.core.refusals[ALICE] = NotNow("another session of the same peer replaced it")
+        one.say(opens(resumed=True))
+        await until(lambda: any(isinstance(item, frames.NotOpened) for item in one.heard))
+        one.say(WANTED, frames.Renew(1, b"csr"), frames.Close(1, "refused", False))
+        one.core.refusals.clear()
+        one.say(opens(1))
+        await until(lambda: frames.Opened(1, "invite of alice") in one.heard)
+        assert (one.core.events, one.core.closed, one.end.session_count) == ([], [], 1)
 
 
 async def test_thousands_of_sessions_that_come_back_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ async def test_a_new_core_hears_all_sessions_in_one_frame() -> None:
     core = End()
     link, _ = ends.gateway.new_link()
     await connect(core.link, link)
-    core.link.send(frames.Ready("run", b"ca", b"certificate", False))
+    core.link.send(frames.Ready("run", b"ca", b"certificate", False, b"welcome"))
     await until(lambda: bool(core.items))
     link.abort("cut")
     (frame,) = core.items
@@ -171,6 +171,36 @@ async def test_a_resumed_session_that_the_core_refuses_ends() -> None:
         assert refused is not None
         assert refused.refused.code == "RC308"
         assert await channels[1].next() is None
+
+
+async def test_a_core_with_other_settings_ends_the_sessions() -> None:
+    async with linked() as ends:
+        channel = await ends.session()
+        await ends.cut()
+        ends.core.welcome_digest = b"another"
+        await ends.connect()
+        assert await channel.next() is None
+        ends.gateway.apply(ALICE, HELD)  # until its call has ended
+        assert (await ends.gateway.upload(ALICE, ROLLOUT)).reason == "busy"
+        ends.gateway.close(channel)
+        await ends.session(BOB)
+        assert [one.joined.peer_id for one in ends.core.openings] == [ALICE, BOB]
+        assert not ends.core.events
+
+
+async def test_accusations_wait_for_a_core() -> None:
+    async with linked() as ends:
+        await ends.session()
+        await ends.cut()
+        for number in range(gateway_end.ACCUSATIONS_KEPT + 3):
+            await ends.gateway.accused(ALICE, pb.Accusation(culprit_peer_id="bob", chunk_index=number))
+        await ends.connect()
+        await until(lambda: len(ends.core.accusations) == gateway_end.ACCUSATIONS_KEPT)
+        assert ends.core.accusations[-1].chunk_index == gateway_end.ACCUSATIONS_KEPT + 2
+        await ends.cut()
+        await ends.connect()
+        await ends.session(BOB)
+        assert len(ends.core.accusations) == gateway_end.ACCUSATIONS_KEPT
 
 
 async def test_a_session_that_opens_while_the_link_is_lost_must_be_opened_again() -> None:
