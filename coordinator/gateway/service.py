@@ -20,6 +20,7 @@ from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.server import ControlServer, PeerServicer
 from coordinator.rpc.tokenizer import TokenizerCalls
 from coordinator.rpc.upload_limits import UploadRates
+from rollcast.runtime.errors import Unreachable
 from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, return_large_blocks
 from rollcast.runtime.version import software_version
 from rollcast.wire.identity.identity import Identity
@@ -122,6 +123,16 @@ class Gateway:
     def _linked(self, ready: frames.Ready) -> None:
         if not self.ready.done():
             self.ready.set_result(ready)
+            return
+        served = self.ready.result().run_id
+        if ready.run_id != served:  # whose certificates are of another authority
+            self.core.fail(
+                Unreachable(
+                    f"the coordinator of the run {served} is gone",
+                    cause=f"one of the run {ready.run_id} listens in its place",
+                    fix="start the gateway again: it then serves that run",
+                )
+            )
 
     async def _tls(self) -> tuple[ssl.SSLContext, RunId]:
         """Return the context for dialling the core, with a certificate that is valid for now, and the run."""

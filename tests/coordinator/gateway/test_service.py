@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from pydantic import ValidationError
 
 from coordinator.config.gateways import GatewaysConfig
 from coordinator.gateway import service
 from coordinator.gateway.config import GatewayConfig
+from coordinator.link import frames
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity.certificates import caller_from_certificate_pem
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import new_tls_key
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.grpc_client import translate
@@ -191,6 +194,17 @@ async def test_a_gateway_without_a_core_gives_up(tmp_path: Path) -> None:
     config = GatewayConfig(core=[str(tmp_path / "nowhere")], core_timeout_s=0.01)
     with pytest.raises(Unreachable, match="no coordinator at"):
         await service.run(config, asyncio.Event())
+
+
+async def test_a_gateway_serves_one_run_only() -> None:
+    gateway = service.Gateway(GatewayConfig(core=["./gateways"]), Identity.generate())
+    ready = frames.Ready("run-1", b"ca", b"certificate", False, b"welcome")
+    for run_id in ("run-1", "run-1", "run-2"):
+        assert not gateway.core.failure.done()
+        gateway._linked(msgspec.structs.replace(ready, run_id=run_id))
+    error = await gateway.core.failure
+    assert isinstance(error, Unreachable)
+    assert "run-2 listens in its place" in error.cause
 
 
 def test_addresses_of_gateways_need_a_place_to_connect() -> None:
