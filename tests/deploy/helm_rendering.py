@@ -1,4 +1,4 @@
-"""Render the part of Helm's template language that the chart uses: values, quote, if, define, include with nindent."""
+"""Render the part of Helm's template language that the chart uses: values, quote, if, not, else, define, include."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Chart:
         self._release = release
         helpers = (folder / "templates" / "_helpers.tpl").read_text()
         self._defined = {name: body.strip() for name, body in _DEFINE.findall(helpers)}
+        self._notes = folder / "templates" / "NOTES.txt"
         self._templates = sorted((folder / "templates").glob("*.yaml"))
 
     def documents(self) -> list[dict[str, Any]]:
@@ -38,6 +39,10 @@ class Chart:
         found = [yaml.safe_load_all(self._render(path.read_text())) for path in self._templates]
         return [document for documents in found for document in documents if document is not None]
 
+    def notes(self) -> str:
+        """Return what Helm prints after an installation; raises as ``documents`` does."""
+        return self._render(self._notes.read_text())
+
     def _render(self, text: str) -> str:
         made, at, shown = [], 0, [True]
         for piece in _PIECE.finditer(text):
@@ -45,7 +50,9 @@ class Chart:
                 made.append(text[at : piece.start()] + ("" if piece["trim"] else piece["left"]))
             at, code = piece.end(), piece["code"]
             if code.startswith("if "):
-                shown.append(shown[-1] and bool(self._value(code[3:])))
+                shown.append(shown[-1] and self._holds(code[3:]))
+            elif code == "else":
+                shown[-1] = shown[-2] and not shown[-1]
             elif code == "end":
                 shown.pop()
             elif shown[-1]:
@@ -63,6 +70,10 @@ class Chart:
         if way not in ("", "quote"):
             raise ValueError(f"the chart keeps to a part of the language that has no {way!r}")
         return json.dumps(str(value)) if way else str(value)
+
+    def _holds(self, condition: str) -> bool:
+        negated = condition.removeprefix("not ")
+        return bool(self._value(negated)) is (negated == condition)
 
     def _value(self, path: str) -> Any:
         if path == ".Release.Name":

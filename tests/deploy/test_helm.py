@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,17 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.gateway.config import GatewayConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
+from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
+from rollcast.wire.ids import RunId
 from tests.capacity.providers.pool_machines import machines
 from tests.deploy.helm_rendering import Chart
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "rollcast"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+#: The values with which the run is in PostgreSQL and has a standby.
+SHARED = {"store__url": "postgresql://rollcast@db.example.org/rollcast", "learner__publicKey": "ab" * 32}
 
 
 def objects(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -113,6 +122,165 @@ def test_network_policies_select_the_charts_pods_and_started_workers() -> None:
     assert opened == {port["port"] for port in made["Service", "test-rollcast"]["spec"]["ports"]}
 
 
+def labels_of(workload: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = workload["spec"]["template"]["metadata"]["labels"]
+    return found
+
+
+def test_coordinators_with_a_shared_store_are_pods_of_their_own_on_nodes_of_their_own() -> None:
+    made = objects(workers__enabled=True, **SHARED)
+    run, coordinators = (made["StatefulSet", name]["spec"] for name in ("test-rollcast", "test-rollcast-coordinator"))
+    assert (coordinators["replicas"], run["replicas"]) == (2, 1)
+    # Nothing may wait until a standby is ready.
+    assert (coordinators["podManagementPolicy"], coordinators["updateStrategy"]) == ("Parallel", {"type": "OnDelete"})
+    pod = coordinators["template"]["spec"]
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["labelSelector"] == coordinators["selector"]
+    assert pod["serviceAccountName"] == "test-rollcast"
+    assert "serviceAccountName" not in run["template"]["spec"]
+    assert [one["name"] for one in pod["containers"]] == ["coordinator"]
+    assert [one["name"] for one in run["template"]["spec"]["containers"]] == ["origin", "learner"]
+
+
+def test_services_lead_to_the_coordinator_that_leads_and_to_the_origin() -> None:
+    made = objects(networkPolicies__enabled=True, **SHARED)
+    pods = {name: labels_of(one) for (kind, name), one in made.items() if kind == "StatefulSet"}
+    for service, workload in (
+        ("test-rollcast", "test-rollcast-coordinator"),
+        ("test-rollcast-origin", "test-rollcast"),
+    ):
+        spec = made["Service", service]["spec"]
+        selected = [name for name, labels in pods.items() if spec["selector"].items() <= labels.items()]
+        assert selected == [workload]
+        assert "publishNotReadyAddresses" not in spec
+        offered = {
+            one["name"]: one["containerPort"]
+            for container in containers_of(made, workload).values()
+            for one in container.get("ports", ())
+        }
+        assert {one["targetPort"]: one["port"] for one in spec["ports"]} == offered
+        (policy,) = [
+            one["spec"]
+            for (kind, _), one in made.items()
+            if kind == "NetworkPolicy" and one["spec"]["podSelector"]["matchLabels"].items() <= pods[workload].items()
+        ]
+        assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == set(offered.values())
+
+
+def test_gateways_reach_the_coordinator_that_leads() -> None:
+    made = objects(gateways__replicas=2, networkPolicies__enabled=True, **SHARED)
+    spec = made["Service", "test-rollcast-core"]["spec"]
+    assert spec["selector"].items() <= labels_of(made["StatefulSet", "test-rollcast-coordinator"]).items()
+    ports = containers_of(made, "test-rollcast-coordinator")["coordinator"]["ports"]
+    assert {"name": "core", "containerPort": spec["ports"][0]["port"]} in ports
+    *_, rule = made["NetworkPolicy", "test-rollcast-coordinator"]["spec"]["ingress"]
+    (source,) = rule["from"]
+    assert source["podSelector"]["matchLabels"] == labels_of(made["StatefulSet", "test-rollcast-gateway"])
+
+
+def test_evictions_leave_the_leader_and_may_take_a_standby() -> None:
+    made = objects(**SHARED)
+    budget = made["PodDisruptionBudget", "test-rollcast-coordinator"]["spec"]
+    assert budget["selector"] == made["StatefulSet", "test-rollcast-coordinator"]["spec"]["selector"]
+    assert (budget["minAvailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    kinds = [kind for kind, _ in objects(disruptionBudget__enabled=False, **SHARED)]
+    assert "PodDisruptionBudget" not in kinds
+
+
+def test_secrets_and_invites_of_a_shared_store_are_where_the_processes_look_for_them() -> None:
+    made = objects(origin__advertiseHost="chunks.example.org", **SHARED)
+    files = made["ConfigMap", "test-rollcast"]["data"]
+    coordinator = CoordinatorConfig.model_validate(tomllib.loads(files["coordinator.toml"]))
+    assert (coordinator.store.url, coordinator.learner_public_key) == (
+        SHARED["store__url"],
+        SHARED["learner__publicKey"],
+    )
+    assert "password" not in files["coordinator.toml"]
+    learner = LearnerConfig.model_validate(tomllib.loads(files["learner.toml"]))
+    origin = PeerConfig.model_validate(tomllib.loads(files["origin.toml"]))
+    assert origin.link.advertise == "chunks.example.org:7410"
+    secrets = mounted_secrets(made, "test-rollcast")
+    assert secrets[str(learner.invite_file)] == secrets[str(origin.invite_file)] == "rollcast-members"
+    pod = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]
+    (first,) = pod["initContainers"]
+    assert first["command"] == ["install", "-m", "0600", "/secrets/learner.key", str(learner.identity_file)]
+    assert first["securityContext"]["readOnlyRootFilesystem"] is True
+    for name, invite in (("origin", origin.invite_file), ("learner", learner.invite_file)):
+        assert f"-s {invite} ]" in containers_of(made, "test-rollcast")[name]["args"][0]
+    keys = mounted_secrets(made, "test-rollcast-coordinator")
+    assert keys[str(Path("/state/run/secrets") / coordinator.store.key_file)] == "rollcast-store"
+    (password,) = containers_of(made, "test-rollcast-coordinator")["coordinator"]["env"]
+    assert password["valueFrom"]["secretKeyRef"]["name"] == "rollcast-store"
+
+
+def test_notes_name_the_secret_for_which_the_pod_of_the_learner_waits() -> None:
+    invites = "--from-file=invite-learner --from-file=invite-origin"
+    assert f"create secret generic rollcast-members {invites}" in Chart(CHART, **SHARED).notes()
+    assert "rollcast-members" not in Chart(CHART).notes()
+
+
+class MountedSecrets(dict[str, str]):
+    """The Secret that holds each file, by the file's path."""
+
+    def __missing__(self, path: str) -> str:
+        return self[str(Path(path).parent)]
+
+
+def mounted_secrets(made: dict[tuple[str, str], dict[str, Any]], name: str) -> MountedSecrets:
+    volumes = {one["name"]: one for one in made["StatefulSet", name]["spec"]["template"]["spec"]["volumes"]}
+    return MountedSecrets(
+        {
+            mount["mountPath"]: volumes[mount["name"]]["secret"]["secretName"]
+            for container in containers_of(made, name).values()
+            for mount in container["volumeMounts"]
+            if "secret" in volumes.get(mount["name"], {})
+        }
+    )
+
+
+async def test_a_standby_passes_the_probe_of_life_and_a_leader_only_while_it_answers(tmp_path: Path) -> None:
+    """The probe's own command runs here, with another folder and port."""
+    container = containers_of(objects(**SHARED), "test-rollcast-coordinator")["coordinator"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/ready", "port": "https", "scheme": "HTTPS"}
+    assert not any(one in container for one in ("startupProbe", "lifecycle"))  # a standby may wait for months
+    authority, key = RunCA.create(tmp_path, RunId("run-1")), new_tls_key()
+    certificate = authority.issue_coordinator(key.csr_pem(), [])
+    tls = TlsCredentials(authority.certificate_pem, certificate, key.private_pem).ssl_server_context(ask_client=False)
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    command = [
+        re.sub("127.0.0.1:7401", f"127.0.0.1:{port}", word).replace("/state/run", str(tmp_path))
+        for word in container["livenessProbe"]["exec"]["command"]
+    ]
+    assert (await status(command), asked) == (0, [])
+    (tmp_path / "endpoints.json").write_text("{}")
+    assert await status(command) == 0
+    assert asked[0].startswith(b"GET /health ")
+    server.close()
+    await server.wait_closed()
+    assert await status(command) != 0
+
+
+async def status(command: list[str]) -> int:
+    """Run a command with this interpreter as its python; return its exit status."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, "PATH": path}, stdout=quiet, stderr=quiet
+    )
+    async with asyncio.timeout(60):
+        return await process.wait()
+
+
 def test_ports_of_the_service_are_those_of_containers() -> None:
     made = objects()
     containers = made["StatefulSet", "test-rollcast"]["spec"]["template"]["spec"]["containers"]
@@ -168,6 +336,13 @@ def test_an_unknown_value_is_an_error() -> None:
 
 def test_kubernetes_schemas_accept_every_object() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="objects were not validated: no kubernetes-validate")
-    for (kind, _), one in objects(peers__replicas=3, gateways__replicas=2, prometheus__enabled=True).items():
-        if kind != "ServiceMonitor":  # a resource of the Prometheus operator, not of Kubernetes
+    everything = {
+        "peers__replicas": 3,
+        "workers__enabled": True,
+        "networkPolicies__enabled": True,
+        "dataClaim": "data",
+        "gateways__replicas": 2,
+    }
+    for values in (everything, {**everything, **SHARED}):
+        for one in objects(**values).values():
             validate.validate(one, "1.30", strict=True)

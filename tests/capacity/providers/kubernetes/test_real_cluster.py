@@ -40,10 +40,10 @@ class Place:
         return KubernetesProvider("kubernetes", machines(dict(ROW)), ProviderConfigs.model_validate(config))
 
 
-def chart_objects() -> list[dict[str, Any]]:
+def chart_objects(**more: str) -> list[dict[str, Any]]:
     chart = ROOT / "deploy" / "helm" / "rollcast"
     values = {"workers__enabled": True, "networkPolicies__enabled": True, "peers__replicas": 2, "dataClaim": "data"}
-    return Chart(chart, **values).documents()
+    return Chart(chart, **values, **more).documents()
 
 
 @pytest.fixture
@@ -93,3 +93,6 @@ async def check_that_the_charts_and_the_emitted_objects_are_accepted(administrat
     row = machines(dict(ROW))[0].row
     files = emitted.files_of([ChosenRow(row, row.worker_ids)], "rollcast-peer:0.1.0")
     await administrator.would_accept([*chart_objects(), *yaml.safe_load_all(files.texts["workers.yaml"])])
+    shared = chart_objects(store__url="postgresql://db/rollcast", learner__publicKey="ab" * 32)
+    # Kubernetes 1.20 has the disruption budget of policy/v1 not yet.
+    await administrator.would_accept([one for one in shared if one["kind"] != "PodDisruptionBudget"])
