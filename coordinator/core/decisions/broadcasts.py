@@ -109,11 +109,12 @@ class Broadcasts:
         self._due_at = float("inf")
         if self._state.ended:  # every member is leaving, and nothing is relayed any more
             return []
+        is_made = self.problem is not None and now - self._planned_at < MADE_WITHIN_S
+        if is_made and len(self._state.members) > PLANNED_IN_LINE_MAX:
+            self._due_at = now  # after the one that is being made; until then every tick asks again
+            return []
         members = [member for member in self._state.members if member.receives]
         is_large = len(members) > PLANNED_IN_LINE_MAX
-        if is_large and self.problem is not None and now - self._planned_at < MADE_WITHIN_S:
-            self._due_at = now  # after the one that is being made
-            return []
         self._planned_at = now
         self._state.links.settle()
         nodes = [self._node(member, now) for member in members]
