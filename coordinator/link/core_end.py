@@ -10,7 +10,7 @@ from typing import Any, cast
 import structlog
 
 from coordinator.core.events.actions import AnswerUpload
-from coordinator.core.events.events import Event
+from coordinator.core.events.events import Event, PeerJoined
 from coordinator.link import frames
 from coordinator.link.connection import LinkConnection
 from coordinator.rpc.core_link import LocalCore, NotNow, Opening
@@ -28,6 +28,7 @@ TASKS_MAX = 65_536  # sessions that wait to be opened, accusations and renewals 
 RESUMED_AT_ONCE = 32  # sessions of a gateway that comes back which one turn of the loop opens
 EARLY_MAX = 1024  # events of a session that waits to be opened
 NAME_LENGTH_MAX = 64
+_INTERRUPTED = "the coordinator stops, and another one continues the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,24 @@ class CoreEndSettings:
 
 
 class RemoteChannel:
-    """The session of a peer at a gateway; see Channel."""
+    """The session of a peer at a gateway; see Channel.
 
-    def __init__(self, number: int, peer_id: PeerId, role: Role, address: str, link: LinkConnection) -> None:
-        self.peer_id = peer_id
-        self.role = role
-        self.address = address
+    Args:
+        number: the gateway's of the session.
+        is_interrupted: whether this coordinator ends, and another one continues the run.
+    """
+
+    def __init__(
+        self, number: int, joined: PeerJoined, link: LinkConnection, is_interrupted: Callable[[], bool]
+    ) -> None:
+        self.peer_id = joined.peer_id
+        self.role = cast(Role, joined.role)
+        self.address = joined.address
         self.ended_because = ""
         self.said_goodbye = False
         self._number = number
         self._link = link
+        self._is_interrupted = is_interrupted
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Have the gateway send a message."""
@@ -65,9 +74,16 @@ class RemoteChannel:
             self._link.send(frames.Deliver(self._number, message.SerializeToString()))
 
     def end(self, reason: str) -> None:
-        """Have the gateway end the session; its Close will follow."""
-        if not self.ended_because:
-            self.ended_because = reason
+        """Have the gateway end the session; its Close will follow.
+
+        When the coordinator is interrupted, the link ends instead: the gateway keeps its sessions for the next one.
+        """
+        if self.ended_because:
+            return
+        self.ended_because = reason
+        if self._is_interrupted():
+            self._link.end(_INTERRUPTED)
+        else:
             self._link.send(frames.End(self._number, reason))
 
 
@@ -141,6 +157,9 @@ class CoreEnd:
 
     def _made(self) -> None:
         """Check what connected, before anything that it sends is read."""
+        if self._core.is_interrupted:  # it has just ended this link, and the gateway dialled again
+            self.link.abort(_INTERRUPTED)
+            return
         tls = self.link.ssl_object
         try:
             if len(self._ends) >= GATEWAYS_MAX:
@@ -228,8 +247,7 @@ class CoreEnd:
     def _open(self, item: frames.Open) -> None:
         if item.session in self._sessions:
             raise MalformedMessage(f"a gateway opens session {item.session} twice")
-        joined = item.joined
-        channel = RemoteChannel(item.session, joined.peer_id, cast(Role, joined.role), joined.address, self.link)
+        channel = RemoteChannel(item.session, item.joined, self.link, lambda: self._core.is_interrupted)
         session = self._sessions[item.session] = _Session(channel)
         self._start(self._resumed(item, session) if item.resumed else self._opened(item, session))
 
@@ -244,6 +262,9 @@ class CoreEnd:
         try:
             invite = await self._core.open(opening, session.channel)
         except NotNow as reason:
+            if self._core.is_interrupted:
+                self.link.abort(_INTERRUPTED)
+                return
             session.is_refused = True
             self.link.send(frames.NotOpened(item.session, str(reason), ""))
         except RollcastError as error:

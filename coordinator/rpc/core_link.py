@@ -164,6 +164,11 @@ class LocalCore:
         """Return BLAKE3 of the Welcome, 32 bytes: a coordinator with other settings has another one."""
         return blake3(self._welcome.message().SerializeToString(deterministic=True)).digest()
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether this coordinator ends and another one continues the run."""
+        return bool(self._shell.ended_because) and not self._shell.ended_for_good
+
     async def open(self, opening: Opening, channel: Channel) -> str:
         """See CoreLink."""
         joined, peer_id = opening.joined, opening.joined.peer_id
@@ -174,7 +179,7 @@ class LocalCore:
         if opening.resumed and self._sessions.has(peer_id):  # it is younger: the peer has not waited for its gateway
             raise NotNow("another session of the same peer replaced it")
         shell = self._shell
-        if shell.ended_because and not shell.ended_for_good:  # the peer retries, for the one that resumes the run
+        if self.is_interrupted:  # the peer retries, for the one that resumes the run
             raise NotNow(f"the run is interrupted: {shell.ended_because}")
         if shell.ended_because:
             # A peer that was away at the end learns of it like the connected ones did, and ends as they do.

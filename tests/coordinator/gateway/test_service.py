@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import msgspec
@@ -42,6 +41,7 @@ class Gateway:
     """A gateway in this process."""
 
     def __init__(self, config: GatewayConfig) -> None:
+        self.config = config
         self.address = f"127.0.0.1:{config.serve.grpc_port}"
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(service.run(config, self.stop))
@@ -70,11 +70,11 @@ class Gateway:
 
 
 @asynccontextmanager
-async def with_gateway(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Running, Gateway]]:
+async def with_gateway(tmp_path: Path, learner: Identity | None = None) -> AsyncIterator[tuple[Running, Gateway]]:
     link = f"127.0.0.1:{free_port()}"
     port = free_port()
     gateways = {"listen": link, "addresses": [f"127.0.0.1:{port}"]}
-    async with running(tmp_path, changed(gateways=gateways, **more)) as core:
+    async with running(tmp_path, changed(gateways=gateways), learner=learner) as core:
         config = GatewayConfig.model_validate(
             {
                 "core": [link],
@@ -181,13 +181,28 @@ async def test_a_gateway_ends_with_the_run_and_peers_are_stopped(tmp_path: Path)
         assert await gateway.ended() == 0
 
 
-async def test_a_gateway_keeps_its_sessions_when_the_core_stops(tmp_path: Path) -> None:
-    async with with_gateway(tmp_path) as (core, gateway):
+async def test_sessions_survive_a_coordinator_that_is_stopped_and_started_again(tmp_path: Path) -> None:
+    learner = Identity.generate()
+    async with with_gateway(tmp_path, learner) as (core, gateway), Member(await core.join("peer")) as peer:
+        await peer.hello()
+        await peer.next("welcome")
         core.stop.set()
         await core.ended()
-        assert not gateway.task.done()
+        gateways = {"listen": gateway.config.core[0], "addresses": [gateway.address]}
+        async with running(tmp_path, changed(gateways=gateways), learner=learner):
+            asking = asyncio.create_task(_ask_for_certificates(peer))  # what is asked without a core is lost
+            await peer.next("certificate")
+            asking.cancel()
+            assert "refused" not in [one.WhichOneof("body") for one in peer.received]
+        assert not peer.session.done()
         gateway.stop.set()
         assert await gateway.ended() == EXIT_INTERRUPTED
+
+
+async def _ask_for_certificates(peer: Member) -> None:
+    while True:
+        await peer.say(certificate_request=pb.CertificateRequest(csr_pem=new_tls_key().csr_pem()))
+        await asyncio.sleep(0.2)
 
 
 async def test_a_gateway_without_a_core_gives_up(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class RecordingCore:
 
     def __init__(self) -> None:
         self.welcome_digest = b"welcome"
+        self.is_interrupted = False
         self.refusals: dict[PeerId, Exception] = {}
         self.channels: dict[PeerId, Channel] = {}
         self.openings: list[Opening] = []

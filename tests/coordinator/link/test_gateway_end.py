@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from coordinator.core.events.events import VersionHeld, WorkRequested
 from coordinator.link import frames, gateway_end
+from coordinator.link.connection import LinkConnection
+from coordinator.link.core_end import CoreEnd
 from coordinator.link.gateway_end import RemoteCore
-from coordinator.rpc.core_link import NotNow, Opening
+from coordinator.rpc.core_link import LocalCore, NotNow, Opening
 from coordinator.shell.sessions import PeerChannel
 from rollcast.runtime.errors import Banned, MalformedMessage, RollcastError, Unreachable
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Rollout
-from tests.coordinator.link.ends import ALICE, BOB, SHAPE, WAIT_S, Ends, connect, hello, joined, linked, until
+from tests.coordinator.link.ends import (
+    ALICE,
+    BOB,
+    SETTINGS,
+    SHAPE,
+    WAIT_S,
+    Ends,
+    RecordingCore,
+    connect,
+    hello,
+    joined,
+    linked,
+    until,
+)
 from tests.coordinator.link.test_connection import End
 
 ROLLOUT = Rollout(LeaseId(5), FencingToken(2), GroupId(3), 1, (), "stop", 0.5, body=b"body")
@@ -186,6 +202,36 @@ async def test_a_core_with_other_settings_ends_the_sessions() -> None:
         await ends.session(BOB)
         assert [one.joined.peer_id for one in ends.core.openings] == [ALICE, BOB]
         assert not ends.core.events
+
+
+async def test_sessions_are_kept_when_the_core_is_interrupted() -> None:
+    async with linked() as ends:
+        channel = await ends.session()
+        interrupted = ends.core
+        interrupted.is_interrupted = True
+        interrupted.channels[ALICE].end("the run is interrupted: stopped")
+        await until(lambda: bool(interrupted.closed) and not ends.ends)
+        assert ends.end is not None
+        again, lost = CoreEnd(cast(LocalCore, interrupted), SETTINGS, ends.ends), list[str]()
+        await connect(again.link, LinkConnection(lambda body: None, lost.append))
+        await until(lambda: bool(lost))  # until it has stopped, it takes up no gateway
+        ends.core = RecordingCore()
+        await ends.connect()
+        await until(lambda: bool(ends.core.channels))
+        assert (channel.ended_because, ends.core.openings[0].resumed) == ("", True)
+
+
+async def test_a_session_that_opens_while_the_core_is_interrupted_is_tried_again() -> None:
+    async with linked() as ends:
+        ends.core.may_open.clear()
+        ends.core.refusals[ALICE] = NotNow("the run is interrupted: stopped")
+        task = opening(ends, PeerChannel(ALICE, "peer"))
+        await until(lambda: bool(ends.core.openings))
+        ends.core.is_interrupted = True
+        ends.core.may_open.set()
+        with pytest.raises(NotNow):
+            await task
+        await until(lambda: not ends.ends)
 
 
 async def test_accusations_wait_for_a_core() -> None:
