@@ -108,6 +108,11 @@ def _ssh_problem(row: PoolRow) -> StartProblem | None:
 def _sky_problem(row: PoolRow) -> StartProblem | None:
     if row.infra and not _INFRA.fullmatch(row.infra):
         return StartProblem("infra", row.infra, "CLOUD, CLOUD/REGION or CLOUD/REGION/ZONE")
+    cloud, *place = row.infra.lower().split("/")
+    if cloud == "slurm" and row.spot:
+        return StartProblem("spot", "yes", "no: SkyPilot has no spot machines on Slurm")
+    if cloud == "vast" and len(place) > 1:
+        return StartProblem("infra", row.infra, "vast or vast/REGION: SkyPilot knows no zones of Vast")
     if row.instance_type and not row.infra:
         return StartProblem("infra", "", "instance_type is a name of one cloud: name it here, for example vast")
     if row.instance_type and not _INSTANCE.fullmatch(row.instance_type):

@@ -51,6 +51,12 @@ class SshConfig(ConfigModel):
 
 RELEASE = "ROLLCAST_RELEASE"  # environment variable of new machines: where they install Rollcast from
 
+# Nodes of Slurm, and images whose Python a distribution manages, let pip write into an environment only.
+_SKY_SETUP = f"""\
+python3 -m venv ~/.rollcast/venv &&
+~/.rollcast/venv/bin/pip install --quiet "rollcast[peer,cuda12] @ ${RELEASE}"
+"""
+
 
 class SkyConfig(ConfigModel):
     """Workers with start = sky: machines of clouds by way of SkyPilot, one cluster of one machine each."""
@@ -61,8 +67,9 @@ class SkyConfig(ConfigModel):
     """`resources` of SkyPilot's task besides those of the pool's columns: disk_size, image_id ..."""
     release: str = Field("", max_length=1024)
     """What new machines install: the URL of a release's wheel, best with its `#sha256=...`."""
-    setup: str = Field(f'pip install --quiet "rollcast[peer] @ ${RELEASE}"', max_length=16_384)
-    """Shell commands that install Rollcast on a new machine; the environment has `release` as ROLLCAST_RELEASE."""
+    setup: str = Field(_SKY_SETUP, max_length=16_384)
+    """Shell commands that install Rollcast on a new machine, by default for NVIDIA's GPUs and into an environment of
+    its own; the environment has `release` as ROLLCAST_RELEASE."""
     autodown_minutes: int = Field(10, ge=1, le=1440)
     """Minutes after which a machine whose worker has ended takes itself down, with or without a coordinator."""
     teardown_s: float = Field(300.0, gt=0.0)

@@ -35,6 +35,7 @@ mkdir -p ~/.rollcast
 cd ~/.rollcast
 printf '%s\\n' "${INVITE}" > invite.txt
 unset {INVITE}
+PATH=~/.rollcast/venv/bin:$PATH
 exec python -m rollcast.cli.main peer run peer.toml
 """
 _QUIET = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "NO_COLOR": "1"}

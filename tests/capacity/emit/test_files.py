@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,8 @@ from capacity.emit import kubernetes, skypilot, terraform
 from capacity.emit.chosen import ChosenRow, chosen_rows
 from capacity.emit.files import files_for, write_files
 from capacity.emit.yaml import yaml_of
+from capacity.inputs.pool_checks import check_pool
+from capacity.inputs.pool_files import read_pool
 from peer.config import PeerConfig
 from rollcast.cli.main import app
 from rollcast.cli.roles import peer
@@ -77,6 +82,73 @@ def test_skypilot_launches_a_cluster_for_each_worker() -> None:
     assert {one[-1] for one in launched} == {"l4.yaml"}
     assert "ROLLCAST_RELEASE=" in files.steps[0]
     assert "--quota 2" in files.steps[1]
+
+
+def shipped_rows() -> list[ChosenRow]:
+    checked = check_pool(read_pool(DEPLOY / "skypilot" / "pool.csv"))
+    assert not checked.skipped
+    return [ChosenRow(row, row.worker_ids) for row in checked.taken]
+
+
+def test_the_shipped_tasks_are_those_of_their_pool() -> None:
+    """ROLLCAST_WRITE_TASKS=1 writes them anew."""
+    files = skypilot.files_of(shipped_rows())
+    folder = DEPLOY / "skypilot"
+    if os.environ.get("ROLLCAST_WRITE_TASKS"):
+        for name, text in files.texts.items():
+            (folder / name).write_text(text)
+    assert {one.name for one in folder.iterdir()} == {"pool.csv", *files.texts}
+    for name, text in files.texts.items():
+        assert (folder / name).read_text() == text, name
+    tasks = {name: yaml.safe_load(text) for name, text in files.texts.items() if name in TASKS}
+    assert {task["resources"]["infra"] for task in tasks.values()} == {"slurm", "vast", "runpod"}
+
+
+TASKS = ("slurm.yaml", "vast.yaml", "runpod.yaml")
+#: Runs in SkyPilot's interpreter. Its parser looks accelerators up in a catalog, which it downloads if there is none.
+PARSE = """\
+import sys
+import sky, yaml
+for path in sys.argv[1:]:
+    config = yaml.safe_load(open(path))
+    config["envs"]["ROLLCAST_RELEASE"] = "https://example.org/rollcast.whl"
+    task = sky.Task.from_yaml_config(config, secrets_overrides=[("ROLLCAST_INVITE", "hidden")])
+    task.validate_name()
+    (resources,) = task.resources
+    print(task.name, resources.cloud, resources.accelerators, resources.use_spot, task.num_nodes)
+"""
+CATALOG = {
+    "accelerators.csv": "AcceleratorName,Clouds\nH100,\"['slurm']\"\nRTX4090,\"['vast']\"\nA100-80GB,\"['runpod']\"\n",
+    "metadata.csv": "GPU,MemoryGB,AcceleratorName\n",
+}
+
+
+def test_skypilots_own_parser_reads_the_shipped_tasks(tmp_path: Path) -> None:
+    """ROLLCAST_SKY_PYTHON names an interpreter that has SkyPilot, whose packages contradict constraints.txt."""
+    python = os.environ.get("ROLLCAST_SKY_PYTHON") or (sys.executable if importlib.util.find_spec("sky") else "")
+    if not python:
+        pytest.skip("SkyPilot is not installed (the extra sky), and ROLLCAST_SKY_PYTHON names no interpreter with it")
+    catalog = tmp_path / ".sky" / "catalogs" / "v8" / "common"
+    catalog.mkdir(parents=True)
+    for name, text in CATALOG.items():
+        (catalog / name).write_text(text)
+    folder = DEPLOY / "skypilot"
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+    read = subprocess.run(
+        [python, "-c", PARSE, *TASKS],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert read.returncode == 0, read.stderr
+    assert [line for line in read.stdout.splitlines() if line.startswith("rollcast-")] == [
+        "rollcast-slurm Slurm {'H100': 8} False 1",
+        "rollcast-vast Vast {'RTX4090': 1} True 1",
+        "rollcast-runpod RunPod {'A100-80GB': 1} False 1",
+    ]
 
 
 def test_the_script_refuses_to_launch_without_an_invite_or_a_release(tmp_path: Path) -> None:

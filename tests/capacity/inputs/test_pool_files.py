@@ -407,6 +407,8 @@ def test_hardware_that_cannot_make_rollouts_is_skipped(hardware: str, model: str
         ({"start": "sky", "hardware": "rtx-a6000"}, "instance_type does not allow"),
         ({"start": "sky", "instance_type": "1x-L4"}, "infra does not allow"),
         ({"start": "sky", "infra": "a b"}, "infra does not allow"),
+        ({"start": "sky", "infra": "slurm/hpc/gpu", "spot": True, "preemptions_per_hour": 0}, "spot does not allow"),
+        ({"start": "sky", "infra": "vast/US/1"}, "infra does not allow"),
         ({"start": "cloud"}, "start is not a choice"),
     ],
 )
