@@ -231,7 +231,7 @@ class CoordinatorCore:
 
     @property
     def relay_problem(self) -> RelayProblem | None:
-        """The relay plan that the newest PlanRelays asks for; None if none is asked for. Any thread may solve it."""
+        """The relay plan that the newest PlanRelays asks for; None if none is asked for. Any process may solve it."""
         return self._broadcasts.problem
 
     @property
@@ -395,7 +395,7 @@ class CoordinatorCore:
             case ProfileReported():
                 return profiling.reported(self._state, event)
             case RelaysPlanned():
-                return self._broadcasts.planned(event.number)
+                return self._broadcasts.planned(event)
             case ActivationPlanned():
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():

@@ -88,6 +88,7 @@ from coordinator.metrics.sinks.sink import Sink
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
+from coordinator.relays.solver import RelaySolver
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.async_work import LEDGER_DEADLINE_S, AsyncWork
@@ -106,7 +107,6 @@ from rollcast.wire.versions.records import VerifiedVersion
 
 REWARD_PART = "reward_part_"
 """Prefix of the mean of a named part of the rewards among a step's figures."""
-RELAYS_DEADLINE_S = 300.0  # far beyond what any plan takes: a thread that is that late is a defect
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 log = structlog.get_logger()
@@ -160,6 +160,7 @@ class Shell:
         self._calls = PendingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
         self._planner = ActivationPlanner()
+        self._relay_solver = RelaySolver()
         self.batches = BatchReader(ledger, with_routes=with_routes)
         self._rows = EventRows(ledger, clock, self._async.when_durable)
         self._refuses_uploads = refuses_uploads
@@ -455,9 +456,9 @@ class Shell:
     async def _plan_relays(self, number: int, problem: RelayProblem | None) -> None:
         if problem is None:
             raise ValueError(f"relay plan {number} is asked for without a problem")
-        async with deadline(RELAYS_DEADLINE_S, "a relay plan"):
-            await asyncio.to_thread(problem.solve)
-        self.apply(RelaysPlanned(number))
+        begins_afresh = await self._relay_solver.solve(problem)
+        if begins_afresh is not None:
+            self.apply(RelaysPlanned(number, begins_afresh))
 
     async def _plan_activation(self, action: PlanActivation) -> None:
         self.apply(await self._planner.solve(action.problem))
@@ -506,3 +507,4 @@ class Shell:
         """Cancel the work that is still in progress."""
         self._to_peers.close()
         await self._async.close()
+        await self._relay_solver.close()

@@ -37,6 +37,7 @@ class RelayPlanner:
         self._measured: set[PeerId] = set()  # members whose uplink in the plan was measured
         self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks without a measurement
         self._solution: RelaySolution | None = None  # that of the plan in force
+        self._is_beside = False  # whether it was solved beside the loop
         self.plan: Plan | None = None
         self._after = after
         self.plan_id = PlanId(after)
@@ -102,14 +103,21 @@ class RelayPlanner:
         problem = self.problem(nodes)
         return [] if problem is None else self.take(problem, {node.peer_id for node in nodes})
 
-    def problem(self, nodes: Sequence[RelayNode]) -> RelayProblem | None:
-        """Return the problem of a new plan for these members; None if there is no origin."""
+    def problem(self, nodes: Sequence[RelayNode], *, beside: bool = False) -> RelayProblem | None:
+        """Return the problem of a new plan for these members; None if there is no origin.
+
+        Args:
+            beside: whether it is solved beside the loop. What a plan continues from stays in the process that solved
+                the plan before, so that the first plan after a change of this begins afresh.
+        """
         present = {node.peer_id for node in nodes}
         self._sent = {peer_id: part for peer_id, part in self._sent.items() if peer_id in present}
         root = next((node for node in nodes if node.role == "origin"), None)
         if root is None:
             return None
-        return RelayProblem(nodes, root, self._effective_uplinks(nodes), self._shape, self._solution)
+        before = self._solution if beside == self._is_beside else None
+        self._is_beside = beside
+        return RelayProblem(nodes, root, self._effective_uplinks(nodes), self._shape, before)
 
     def take(self, problem: RelayProblem, present: Container[PeerId]) -> list[SendPlan]:
         """Put a problem's plan into force, and return the assignments of present members that changed, in order."""

@@ -1,4 +1,4 @@
-"""Solve one relay plan from data that nothing changes, so that a large plan can be made beside the event loop."""
+"""Solve one relay plan from data that nothing changes, so that another process can make a large plan."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ MESH_AGAIN_SHARE = 0.75  # share of mesh_peers_max below which a shrinking fleet
 
 
 @dataclass(frozen=True, slots=True)
-class RelaySolution:
-    """A plan, the assignment of every member in the order they joined, and what the next plan continues from.
+class Continuation:
+    """What the next plan continues from. In ``of_units`` each site counts as one member (sites.py)."""
 
-    ``of_units`` is the plan in which each site counts as one member (sites.py).
-    """
-
-    plan: Plan
     of_units: Plan
-    parts: Mapping[PeerId, Assignment]
     groups: Groups | None  # if the plan is of trees
     stripe_ids: dict[PeerId, StripeId]  # if the plan is a mesh
     neighbours: dict[NeighbourKey, Neighbour]
 
 
+@dataclass(frozen=True, slots=True)
+class RelaySolution:
+    """A plan, and the assignment of every member in the order they joined.
+
+    ``continuation`` is None if the process that solved the problem keeps it.
+    """
+
+    plan: Plan
+    parts: Mapping[PeerId, Assignment]
+    continuation: Continuation | None
+
+
 class RelayProblem:
-    """One plan to make. Its solution follows from what it was made with, whichever thread solves it, and when."""
+    """One plan to make. Its solution follows from what it was made with, whichever process solves it, and when."""
 
     def __init__(
         self,
@@ -50,11 +57,19 @@ class RelayProblem:
             before: the solution in force, which is changed as little as possible; None for a first plan.
         """
         self.nodes = nodes
+        self.root = root
         self.uplinks = uplinks
-        self._root = root
-        self._shape = shape
-        self._before = before
+        self.shape = shape
+        self.before = before
         self._solution: RelaySolution | None = None
+
+    def begin_afresh(self) -> None:
+        """Solve it as if there were no solution in force."""
+        self.before = None
+
+    def solved(self, solution: RelaySolution) -> None:
+        """Take over the solution that another process computed."""
+        self._solution = solution
 
     def solve(self) -> RelaySolution:
         """Return the solution; only the first call computes it."""
@@ -63,28 +78,28 @@ class RelayProblem:
         return self._solution
 
     def _solve(self) -> RelaySolution:
-        before = self._before
-        others = [node for node in self.nodes if node is not self._root]
-        sites = find_sites(others, self._root, self.uplinks)
+        before = None if self.before is None else self.before.continuation
+        others = [node for node in self.nodes if node is not self.root]
+        sites = find_sites(others, self.root, self.uplinks)
         uplinks = dict(self.uplinks) | {site.head.peer_id: site.uplink_bytes_per_second for site in sites}
         of_units, groups, stripe_ids = self._plan(as_units(others, sites), uplinks)
         plan = with_sites(of_units, sites, self.nodes)
-        maker = AssignmentMaker(self._shape, {} if before is None else before.neighbours)
+        maker = AssignmentMaker(self.shape, {} if before is None else before.neighbours)
         parts = maker.make(self.nodes, plan)
-        return RelaySolution(plan, of_units, parts, groups, stripe_ids, maker.neighbours)
+        return RelaySolution(plan, parts, Continuation(of_units, groups, stripe_ids, maker.neighbours))
 
     def _plan(
         self, others: Sequence[RelayNode], uplinks: Mapping[PeerId, float]
     ) -> tuple[Plan, Groups | None, dict[PeerId, StripeId]]:
-        before, limit = self._before, self._shape.mesh_peers_max
+        before, limit = None if self.before is None else self.before.continuation, self.shape.mesh_peers_max
         stripe_ids = {} if before is None else before.stripe_ids
-        if before is not None and before.plan.mode == "trees":
+        if before is not None and before.of_units.mode == "trees":
             limit = int(MESH_AGAIN_SHARE * limit)
         if len(others) <= limit:
-            plan, stripe_ids = plan_mesh(others, self._root, uplinks, stripe_ids)
+            plan, stripe_ids = plan_mesh(others, self.root, uplinks, stripe_ids)
             return plan, None, stripe_ids
         kept = None
-        if before is not None and before.groups is not None and before.plan.root == self._root.peer_id:
+        if before is not None and before.groups is not None and before.of_units.root == self.root.peer_id:
             kept = (before.of_units, before.groups)
-        plan, groups = plan_trees(others, self._root, uplinks, self._shape.stripes, kept)
+        plan, groups = plan_trees(others, self.root, uplinks, self.shape.stripes, kept)
         return plan, groups, stripe_ids

@@ -9,6 +9,7 @@ from coordinator.core.broadcast.probing import Probing
 from coordinator.core.broadcast.problem import RelayProblem
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, PlanRelays
+from coordinator.core.events.events import RelaysPlanned
 from coordinator.core.members.membership import Member
 from rollcast.wire.address_scope import scope_of
 from rollcast.wire.ids import PeerId
@@ -16,6 +17,7 @@ from rollcast.wire.ids import PeerId
 REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
 PLANNED_IN_LINE_MAX = 500  # members; a larger plan takes longer than other events may wait
+IN_LINE_AGAIN_SHARE = 0.75  # of that number, below which a shrinking fleet is planned in line again: no flapping
 MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is asked for
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
 REACH_AFTER_S = 1.0  # since the last plan: a change of reachability, which is reported peer by peer after a start
@@ -37,6 +39,7 @@ class Broadcasts:
         self._due_at = float("inf")
         self._site_links: dict[PeerId, frozenset[PeerId]] = {}  # members of its site to which each member is linked
         self._asked = 0  # plans that were made beside the loop
+        self._is_large = False  # whether the newest plan was asked for beside the loop
         self.problem: RelayProblem | None = None
         """The problem that is being solved beside the loop; None if none is."""
 
@@ -110,28 +113,30 @@ class Broadcasts:
         if self._state.ended:  # every member is leaving, and nothing is relayed any more
             return []
         is_made = self.problem is not None and now - self._planned_at < MADE_WITHIN_S
-        if is_made and len(self._state.members) > PLANNED_IN_LINE_MAX:
+        if is_made and len(self._state.members) > PLANNED_IN_LINE_MAX * IN_LINE_AGAIN_SHARE:
             self._due_at = now  # after the one that is being made; until then every tick asks again
             return []
         members = [member for member in self._state.members if member.receives]
-        is_large = len(members) > PLANNED_IN_LINE_MAX
+        self._is_large = len(members) > PLANNED_IN_LINE_MAX * (IN_LINE_AGAIN_SHARE if self._is_large else 1.0)
         self._planned_at = now
         self._state.links.settle()
         nodes = [self._node(member, now) for member in members]
-        self.problem = self._state.relay.problem(nodes) if is_large else None
-        if not is_large:
+        self.problem = self._state.relay.problem(nodes, beside=True) if self._is_large else None
+        if not self._is_large:
             return list(self._state.relay.replan(nodes))
         if self.problem is None:
             return []
         self._asked += 1
         return [PlanRelays(self._asked)]
 
-    def planned(self, number: int) -> list[Action]:
+    def planned(self, event: RelaysPlanned) -> list[Action]:
         """Put a plan that was made beside the loop into force, unless another one has overtaken it."""
         problem = self.problem
-        if problem is None or number != self._asked or self._state.ended:
+        if problem is None or event.number != self._asked or self._state.ended:
             return []
         self.problem = None
+        if event.afresh:
+            problem.begin_afresh()
         present = {member.peer_id for member in self._state.members if member.receives}
         return list(self._state.relay.take(problem, present))
 

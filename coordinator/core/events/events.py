@@ -365,10 +365,12 @@ class LearnerCalled:
 class RelaysPlanned:
     """The problem of the PlanRelays with this number is solved.
 
-    It brings no plan: the problem has its own solution, which a replay of the record computes again.
+    It brings no plan: the problem has its own solution, which a replay of the record computes again. With ``afresh``
+    that does not continue the plan in force, because the process that had made it was lost.
     """
 
     number: int
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,3 +192,21 @@ def test_a_plan_that_never_comes_is_asked_for_again() -> None:
     assert only(fleet.handle(Tick()), PlanRelays) == [PlanRelays(2)]
     assert fleet.handle(RelaysPlanned(1)) == []
     assert only(fleet.handle(RelaysPlanned(2)), SendPlan)
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_plan_that_lost_what_it_continues_from_is_made_afresh_in_a_replay_too() -> None:
+    fleets = [Fleet(12), Fleet(12)]
+    plans = []
+    for fleet, afresh in zip(fleets, (True, False), strict=True):
+        fleet.handle(RelaysPlanned(1))
+        fleet.handle(PeerLeft(PeerId("p0"), "gone"))
+        fleet.now += 60.0
+        assert only(fleet.handle(Tick()), PlanRelays) == [] or fleet.core.relay_problem is not None
+        problem = fleet.core.relay_problem
+        assert problem is not None
+        assert problem.before is not None
+        fleet.handle(RelaysPlanned(2, afresh))
+        plans.append(problem.before)
+    assert plans[0] is None
+    assert plans[1] is not None
