@@ -31,7 +31,9 @@ class _Edges:
             for parent, children in children_of(stripe.parents).items():
                 self.below.setdefault(parent, set()).update(children)
             if stripe.stripe != DIRECT_STRIPE:
-                for parent, children in children_of(pushed).items():
+                children_by_parent = children_of(pushed)
+                for parent, children in children_by_parent.items():
+                    children.sort(key=lambda child: (child not in children_by_parent, child))
                     self.relays.setdefault(parent, []).append((stripe, children))
         _add(self.above, plan.list_parents)
         self.lists = children_of(plan.list_parents)
@@ -94,7 +96,7 @@ class AssignmentMaker:
                 [
                     StripeAssignment(
                         stripe.stripe,
-                        tuple(sorted([index_of[child] for child in children])),
+                        tuple([index_of[child] for child in children]),
                         stripe.share * plan.bytes_per_second,
                     )
                     for stripe, children in edges.relays.get(own_id, ())

@@ -22,6 +22,7 @@ _STEPS = 12  # bisections in the search for the rate, which find it to 1e-4 of i
 _SETTLE_FOR = 0.99  # share of the best rate that is used, so that a join or leave need not change the rate for all
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _SUFFICIENT_SHARE = 0.98  # see _interior
+_EVENED_MOST = 2.0  # times the plan's rate that one stripe may carry: the origin has few copies for a faster one
 _HOLES = range(UNRESTRICTED + 1)
 _NEARLY_ALL = 0.9  # share of the members from which a local network counts as holding all of them
 _FEW_SHARE = 0.5  # share of the copies that reachable members need, up to which hidden relays find takers anywhere
@@ -163,7 +164,9 @@ def make_groups(
     _assign(free, stripe_of, copies, stripes)
     needs = [pool.needed(rate) - count for count in usable]
     root_copies = _share_root(pool.root_copies(rate), _totals(free, stripe_of, copies, stripes), needs)
-    _balance(free, stripe_of, copies, [need - own for need, own in zip(needs, root_copies, strict=True)])
+    wanted = [need - own for need, own in zip(needs, root_copies, strict=True)]
+    _balance(free, stripe_of, copies, wanted)
+    copies |= _evened(free, stripe_of, uplinks, wanted, rate / stripes)
     costs = {
         one.peer_id: one.downlink_bytes_per_second / rate
         for one in nodes
@@ -317,3 +320,33 @@ def _balance(
         margins[rich] -= copies[moved]
         margins[poor] += copies[moved]
         stripe_of[moved] = poor
+
+
+def _evened(
+    relays: Sequence[RelayNode],
+    stripe_of: Mapping[PeerId, int],
+    uplinks: Mapping[PeerId, float],
+    wanted: Sequence[float],
+    rate: float,
+) -> dict[PeerId, int]:
+    """Return the copies of relays so that those of a stripe are as lightly loaded as its copies allow.
+
+    Rounding leaves stripes with copies to spare. A relay that carries all the copies it can while another one has some
+    to spare makes its stripe slower than it need be, and the origin gives each stripe what that carries.
+
+    Args:
+        wanted: copies that the relays of each stripe must carry together.
+        rate: bytes a second of one stripe, which every stripe sustains at least.
+    """
+    members: list[list[RelayNode]] = [[] for _ in wanted]
+    for relay in relays:
+        members[stripe_of[relay.peer_id]].append(relay)
+    copies: dict[PeerId, int] = {}
+    for ones, needed in zip(members, wanted, strict=True):
+        rates = [uplinks[one.peer_id] for one in ones]
+        low, high = rate, _EVENED_MOST * rate
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(int(one / middle) for one in rates) >= needed else (low, middle)
+        copies |= {one.peer_id: max(1, int(uplink / low)) for one, uplink in zip(ones, rates, strict=True)}
+    return copies

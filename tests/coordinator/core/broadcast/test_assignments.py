@@ -61,6 +61,13 @@ def test_in_a_mesh_all_are_linked_to_relays_and_origin_and_leaves_are_not_to_eac
     assert made[H] == Assignment(neighbours=(at(ROOT), at(A), at(B)), parents=(0, 1, 2))
 
 
+def test_children_that_pass_a_stripe_on_are_named_before_leaves() -> None:
+    tree = {C: ROOT, A: C, B: C, H: B}
+    made = parts(Plan(ROOT, "trees", (Stripe(StripeId(1), tree, 1.0),), 0.0, tree), *map(node, (ROOT, A, B, C, H)))
+    names = [made[C].neighbours[index].peer_id for index in made[C].stripes[0].children]
+    assert names == [B, A]
+
+
 def test_the_parent_dials_when_only_the_child_can_be_dialled() -> None:
     plan = Plan(ROOT, "trees", (Stripe(StripeId(1), {A: ROOT, B: A}, 1.0),), 0.0, {A: ROOT, B: A})
     made = parts(plan, node(ROOT, dialable=False), node(A), node(B))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -313,6 +314,32 @@ def test_no_relay_carries_more_than_its_uplink(pool: list[tuple[float, bool]], s
         assert (one.peer_id in found.stripe_of) == (copies > 0)
     assert min(found.root_copies) >= 1
     assert sum(found.root_copies) <= max(stripes, 100.0 * stripes / rate)
+
+
+def test_relays_of_a_stripe_with_copies_to_spare_are_loaded_alike() -> None:
+    """Check that no relay carries as many copies as it can while another one of its stripe carries few."""
+    root, nodes = origin(50.0), [node(f"p{index}", (50.0, 30.0, 12.0)[index % 3]) for index in range(60)]
+    plan, found = made(root, nodes)
+    slowest = []
+    for stripe in plan.stripes:
+        copies = Counter(stripe.parents.values())
+        loads = {one: uplinks(root, *nodes)[one] / count for one, count in copies.items() if one != root.peer_id}
+        slowest.append(min(loads.values()))
+    assert min(slowest) >= found.bytes_per_second / 8
+    assert sum(slowest) >= 1.02 * found.bytes_per_second
+
+
+@settings(max_examples=60, deadline=None)
+@given(pools, st.sampled_from([1, 2, 8]))
+def test_lighter_loads_take_no_copy_from_a_stripe_that_needs_it(pool: list[tuple[float, bool]], stripes: int) -> None:
+    nodes = [peer(f"p{index}", uplink) for index, (uplink, _) in enumerate(pool)]
+    found = groups(*nodes, stripes=stripes)
+    most = list(found.root_copies)
+    for one in nodes:
+        if one.peer_id in found.stripe_of:
+            uplink = one.uplink_bytes_per_second or 50.0
+            most[found.stripe_of[one.peer_id]] += int(uplink * stripes / found.bytes_per_second)
+    assert all(count >= min(full, len(nodes)) for count, full in zip(carried(found), most, strict=True))
 
 
 def test_members_are_below_none_that_they_may_not_dial_or_gave_up() -> None:
