@@ -32,7 +32,8 @@ _LAG_CHUNKS_MOST = 48
 _FRONTIER_STEP_S = 0.02
 _FRONTIERS_MOST = 512
 
-# In the last share of an encoding every late chunk is requested at once.
+# In the last share of an encoding a chunk is late as soon as it is further behind than any chunk was lately: nothing
+# comes after it that would hide the wait. Sooner, everything that is on its way down a tree would be requested as well.
 _END_SHARE = 0.02
 _HEDGE_S_LEAST = 0.25
 # All peers share the origin's uplink: it is asked for a chunk only this long after other sources could have been.
@@ -84,7 +85,7 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
     settings = state.settings
     ending = encoding.frontier >= encoding.chunk_count * (1.0 - _END_SHARE) - 1
     least_s = settings.late_s_least_at_end if ending else settings.late_s_least
-    usual_s = 0.0 if ending else _usual_s(encoding, now)
+    usual_s = min(encoding.lag_s, _LAG_S_MOST) if ending else _usual_s(encoding, now)
     before_s = now - max(least_s, usual_s)
     below = 0
     for at_s, frontier in encoding.frontier_at:

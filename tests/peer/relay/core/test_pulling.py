@@ -165,6 +165,17 @@ def test_near_the_end_late_chunks_are_requested_at_once() -> None:
     assert steps.wait(0.06) == [want(ORIGIN), want(A), want(B)]
 
 
+def test_near_the_end_a_chunk_gets_the_time_that_chunks_usually_take() -> None:
+    """Check a peer deep in a tree: a request sooner than that would bring what is on its way already."""
+    steps = peer()
+    push_all(steps, [index for index in range(CHUNKS) if index != 98], every_s=0.001)
+    steps.state.encodings[KEY].lag_s = 0.3
+    assert steps.wait(0.1) == [want(ORIGIN), want(A), want(B)]
+    assert has(steps, A, *range(CHUNKS - 1)) == []
+    assert steps.wait(0.15) == []
+    assert steps.wait(0.06) == [request(A, 98)]
+
+
 def test_a_peer_without_parents_requests_at_once() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
