@@ -106,6 +106,7 @@ class RelayNetwork(Shells):
         self._planner = plan
         self._plan_id = PlanId(0)
         self._version = 0
+        self._lacking: Member | None = None  # a node that lacked the version when last looked at
         for number in range(len(nodes)):
             if number not in late:
                 self._add(number)
@@ -127,7 +128,7 @@ class RelayNetwork(Shells):
         for member in self.members.values():
             agenda.after(self._from_coordinator_s(member), partial(self._announce, member, key))
         quiet_s = start_s + max((fault.at_s for fault in faults), default=0.0)
-        agenda.run(start_s + limit_s, lambda: agenda.now > quiet_s and self._all_hold(key))
+        agenda.run(start_s + limit_s, lambda: self._all_hold(key) and agenda.now > quiet_s)
         peers = [member for number, member in self.members.items() if number != ORIGIN]
         return Result(
             seconds={one.number: _since(max(start_s, one.joined_s), one.held_s.get(key)) for one in peers if one.alive},
@@ -146,7 +147,13 @@ class RelayNetwork(Shells):
         return fluid_bound(sum(self.sizes), self._nodes)
 
     def _all_hold(self, key: EncodingKey) -> bool:
-        return all(key in member.held_s or not member.alive for member in self.members.values())
+        """Return whether every live node holds a version; asked after each event, so one that lacks it is kept."""
+        lacking = self._lacking
+        if lacking is not None and lacking.alive and key not in lacking.held_s:
+            return False
+        members = self.members.values()
+        self._lacking = next((one for one in members if one.alive and key not in one.held_s), None)
+        return self._lacking is None
 
     def _from_coordinator_s(self, member: Member) -> float:
         """Return the delay from the coordinator, which is at the origin's place."""
