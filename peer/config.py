@@ -80,8 +80,9 @@ class LinkConfig(ConfigModel):
     """Private networks (10.0.0.0/8) in which this peer dials others although its coordinator is in none."""
     stall_timeout_s: float = Field(3.0, gt=0.0)
     """Seconds without a new chunk of a version after which it is requested from a fallback too."""
-    congestion: str = Field("", pattern=r"^[a-z0-9_]{0,15}$")
-    """TCP congestion control of links, by the kernel's name (cubic, bbr ...); empty: the system's default."""
+    congestion: str = Field("auto", pattern=r"^[a-z0-9_]{0,15}$")
+    """TCP congestion control of links: auto (the system's default, and bbr on links that lose packets although no queue
+    forms), or the kernel's name of one (cubic, bbr ...); empty: the system's default on all links."""
     pacing_mbit_s: float = Field(10_000.0, gt=0.0)
     """Fastest rate at which one link sends, in Mbit/s. Any value turns on TCP pacing, which keeps queues along the path
     short."""

@@ -24,6 +24,7 @@ from bench.wan.network import Sockets
 from bench.wan.scenarios import (
     BEHIND_NAT,
     BITS_PER_BYTE,
+    ON_LOOPBACK,
     SCENARIOS,
     TROUBLES,
     Bound,
@@ -45,7 +46,7 @@ SYSTEMS = {
 
 _MIB = 1 << 20
 _MIB_DEFAULT = 32.0
-_MIB_BY_SCENARIO = {"peers32": 16.0, "nat50": 16.0}
+_MIB_BY_SCENARIO = {"peers32": 16.0, "nat50": 16.0, "gigabit": 256.0}
 _GB = 1e9
 _IN_MEMORY = Path("/dev/shm")
 _ATTEMPTS_PER_RUN = 2  # runs are repeated when the emulator was late, up to this factor altogether
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=int, default=5, help="measured broadcasts of each system")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all rates; delays stay")
-    parser.add_argument("--mib", type=float, help="size of a version; default: 32, or 16 with 32 peers")
+    parser.add_argument("--mib", type=float, help="size of a version; default: 32; 16 with many peers, 256 on loopback")
     parser.add_argument("--congestion", default="cubic", help="default congestion control of sockets")
     parser.add_argument(
         "--pace",
@@ -96,7 +97,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     names = _systems(arguments.system or ["rollcast"], arguments.scenario)
     if arguments.scenario in SIMULATED:
         return _simulated(arguments)
-    build.require()
+    if arguments.scenario not in ON_LOOPBACK:
+        build.require()
     for name in names:
         if lacking := system_of(name).missing():
             raise MissingExtra(f"{name} cannot be measured: {lacking}", fix="install it, or leave it out")
@@ -137,10 +139,11 @@ def _systems(given: Sequence[str], scenario_name: str) -> list[str]:
     for name in names:
         if name not in SYSTEMS:
             raise ConfigError(f"there is no system {name!r}", fix=f"choose from {', '.join(SYSTEMS)}")
-        if scenario_name in (*TROUBLES, *BEHIND_NAT, *SIMULATED) and name != "rollcast":
+        if scenario_name in (*TROUBLES, *BEHIND_NAT, *SIMULATED, *ON_LOOPBACK) and name != "rollcast":
             raise ConfigError(
                 f"{name} cannot be measured in {scenario_name}",
-                cause="only Rollcast can be killed in the middle of a broadcast, run behind routers, or be simulated",
+                cause="only Rollcast can be killed in the middle of a broadcast, run behind routers or on loopback, "
+                "or be simulated",
                 fix="leave it out, or choose a scenario that is emulated, without trouble and routers",
             )
     return list(dict.fromkeys(names))
@@ -155,6 +158,7 @@ def _case(arguments: argparse.Namespace, size_bytes: int, bound: Bound, folder: 
         max(_LIMIT_S_MIN, _LIMIT_BOUNDS * bound.seconds),
         bound.seconds,
         TROUBLES.get(arguments.scenario),
+        emulated=arguments.scenario not in ON_LOOPBACK,
         settings=tuple(arguments.set),
     )
 
@@ -194,7 +198,8 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
     time that its own downlink needs. ``worst_own_ratio`` and ``median_own_ratio`` are of each receiver's time / its own
     bound, which no slower receiver excuses (bench.wan.scenarios.own_bounds_s). With trouble or routers the figures are
     of the broadcasts with them, ``vs_clean`` is their median time / that of the clean ones, and a peer that joined is
-    timed from its joining.
+    timed from its joining. ``delivered_mb_s`` is what all receivers together got, by the time of the last one. Without
+    an emulator nothing counts the bytes of each node, and the figures that need it are left out.
     """
     case, counted = measured.case, measured.counted
     delivered_gb = len(case.receivers) * case.size_bytes / _GB
@@ -211,18 +216,22 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
         "slowest_downlink_ratio": median(lambda one: _slowest_downlink_ratio(case, one)),
         "worst_own_ratio": median(lambda one: max(_own_ratios(case, one))),
         "median_own_ratio": median(lambda one: statistics.median(_own_ratios(case, one))),
-        "source_bytes_ratio": median(lambda one: one.cost.source_bytes / case.size_bytes),
-        "all_bytes_ratio": median(lambda one: one.cost.all_bytes / case.size_bytes),
+        "delivered_mb_s": median(lambda one: delivered_gb * 1e3 / one.last_s),
         "cpu_s_per_gb": median(lambda one: one.cost.cpu_s / delivered_gb),
         "cpu_share": median(lambda one: one.cost.cpu_share),
         "cpu_share_system": median(lambda one: one.cost.cpu_s / one.cost.core_s),
-        "cpu_share_emulator": median(lambda one: one.cost.emulator_cpu_s / one.cost.core_s),
         "cpu_share_others": median(lambda one: one.cost.others_share),
-        "drops_median": median(lambda one: float(one.cost.drops)),
-        "late_max_ms": max(one.cost.late_max_ms for one in counted),
         "runs": len(counted),
         "runs_rejected": measured.rejected,
     }
+    if case.emulated:
+        found |= {
+            "source_bytes_ratio": median(lambda one: one.cost.source_bytes / case.size_bytes),
+            "all_bytes_ratio": median(lambda one: one.cost.all_bytes / case.size_bytes),
+            "cpu_share_emulator": median(lambda one: one.cost.emulator_cpu_s / one.cost.core_s),
+            "drops_median": median(lambda one: float(one.cost.drops)),
+            "late_max_ms": max(one.cost.late_max_ms for one in counted),
+        }
     return found | _reported(counted) | _beside_clean(measured, bound)
 
 

@@ -38,6 +38,7 @@ class Case:
     limit_s: float  # a broadcast that takes longer has failed
     bound_s: float = 0.0
     trouble: Trouble | None = None
+    emulated: bool = True  # whether the nodes' links are emulated; otherwise it is the loopback interface
     settle_s: float = 3.0  # wait before each version, for heartbeats that report rates and plans made from them
     settings: tuple[str, ...] = ()  # role.section.key=value, which override the daemons' configuration
 

@@ -12,6 +12,7 @@ trouble.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import Any
 
 from bench.systems.base import Broadcast, Case, check_copies
 from bench.systems.rollcast_daemons import Daemons
+from bench.wan.machines import Loopback, Machines
 from bench.wan.meter import Meter
 from bench.wan.network import Network
 from bench.wan.scenarios import SLOWED_TO, Trouble
@@ -53,7 +55,7 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
 
 @contextmanager
 def running(
-    case: Case, daemons_of: Callable[[Network, Case], Daemons] = Daemons
+    case: Case, daemons_of: Callable[[Machines, Case], Daemons] = Daemons
 ) -> Iterator[Callable[[str], Broadcast]]:
     """Run the daemons while the body of the context runs.
 
@@ -71,8 +73,8 @@ def running(
 
 
 @contextmanager
-def _running(case: Case, daemons_of: Callable[[Network, Case], Daemons]) -> Iterator[_Run]:
-    with Network(case.nodes, case.sockets) as network:
+def _running(case: Case, daemons_of: Callable[[Machines, Case], Daemons]) -> Iterator[_Run]:
+    with _machines(case) as network:
         daemons = daemons_of(network, case)
         try:
             daemons.start()
@@ -83,10 +85,14 @@ def _running(case: Case, daemons_of: Callable[[Network, Case], Daemons]) -> Iter
             daemons.stop()
 
 
+def _machines(case: Case) -> Network | Loopback:
+    return Network(case.nodes, case.sockets) if case.emulated else Loopback(case.nodes, 1 + os.getpid() % 250)
+
+
 class _Run:
     """A sequence of broadcasts through running daemons."""
 
-    def __init__(self, network: Network, daemons: Daemons, case: Case) -> None:
+    def __init__(self, network: Machines, daemons: Daemons, case: Case) -> None:
         self._network = network
         self._daemons = daemons
         self._case = case
@@ -130,13 +136,18 @@ class _Run:
         self._check_copies(self._case.receivers)
         return Broadcast(seconds, cost, troubled=True)
 
+    @property
+    def _emulated(self) -> Network:
+        assert isinstance(self._network, Network), "scenarios with trouble are emulated"
+        return self._network
+
     def _begin(self, trouble: Trouble) -> None:
         match trouble.what:
             case "dies":
                 self._daemons.kill(f"peer-{trouble.node}")
             case "slows":
                 node = self._case.nodes[trouble.node]
-                self._network.set_rates(trouble.node, node.with_uplink(SLOWED_TO * node.up_mbit_s))
+                self._emulated.set_rates(trouble.node, node.with_uplink(SLOWED_TO * node.up_mbit_s))
             case "joins":
                 self._daemons.join_peer(trouble.node)
 
@@ -145,7 +156,7 @@ class _Run:
             case "dies":
                 self._daemons.start_peer(trouble.node)  # the restarted peer resumes from its state folder
             case "slows":
-                self._network.set_rates(trouble.node, self._case.nodes[trouble.node])
+                self._emulated.set_rates(trouble.node, self._case.nodes[trouble.node])
             case "joins":
                 pass  # the node stays until the next trouble removes it
 

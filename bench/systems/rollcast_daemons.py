@@ -271,7 +271,8 @@ class Daemons:
 
     def _peer_config(self, number: int) -> dict[str, Any]:
         role, sockets = "peer" if number else "origin", self._case.sockets
-        link: dict[str, Any] = {"host": self._network.inside[number], "congestion": sockets.congestion}
+        # The sockets' default is set for all systems alike (bench/wan/sockets.c); each link changes its own.
+        link: dict[str, Any] = {"host": self._network.inside[number]}
         if role == "origin":
             link["relay_on_arrival"] = False  # the clock starts when the source holds all, as for the other systems
         if self._network.nodes[number].nat:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,18 @@ import psutil
 from bench.wan.scenarios import Node
 
 _REAP_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The emulator's counters: bytes and drops since its start, lateness since the previous reading."""
+
+    sent_bytes: tuple[int, ...]  # through each node's uplink, IP headers included
+    received_bytes: tuple[int, ...]
+    drops: int = 0  # packets dropped by full queues
+    lost: int = 0  # packets lost at random
+    nat_drops: int = 0  # packets that routers did not let in
+    late_max_ms: float = 0.0
 
 
 class Machines:
@@ -36,6 +49,14 @@ class Machines:
 
     def spawn(self, node: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a command at a node."""
+        raise NotImplementedError
+
+    def counters(self) -> Counters:
+        """Return what an emulator has counted on the nodes' links."""
+        raise NotImplementedError
+
+    def emulator_cpu_s(self) -> float:
+        """Return the processor seconds that an emulator has used."""
         raise NotImplementedError
 
     def reap(self, process: subprocess.Popen[Any], send: signal.Signals | None = None, grace_s: float = 5.0) -> int:
@@ -102,6 +123,14 @@ class Loopback(Machines):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill_all()
+
+    def counters(self) -> Counters:
+        """Return zeros: nothing counts the bytes of one node on the loopback interface."""
+        return Counters((0,) * len(self.nodes), (0,) * len(self.nodes))
+
+    def emulator_cpu_s(self) -> float:
+        """Return 0: there is no emulator."""
+        return 0.0
 
     def spawn(self, node: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a command on this machine; the node says only whose it is."""

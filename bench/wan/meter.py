@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from bench.wan.network import Counters, Network
+from bench.wan.machines import Counters, Machines
 
 LATE_MS_MAX = 50.0  # a run in which the emulator was later than this measures the machine, not the system
 
@@ -39,7 +39,7 @@ class Cost:
 class Meter:
     """A measurement that starts when the meter is made; ``read`` returns the cost since then."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Machines) -> None:
         self._network = network
         self._counters: Counters = network.counters()
         self._cpu_s = network.cpu_s()

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from bench.wan import build
-from bench.wan.machines import Machines, family_cpu_s
+from bench.wan.machines import Counters, Machines, family_cpu_s
 from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
@@ -42,17 +42,6 @@ class Sockets:
     pace_mbit_s: int = 0  # turns on TCP's own pacing with this ceiling; 0: no pacing
     burst_segments: int = 2  # least burst of paced TCP (sysctl tcp_min_tso_segs); 2 is the kernel's default
     memory_mib_max: int = 32  # largest buffer of a socket in each direction (sysctl tcp_rmem, tcp_wmem)
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The emulator's counters: bytes and drops since its start, lateness since the previous reading."""
-
-    sent_bytes: tuple[int, ...]  # through each node's uplink, IP headers included
-    received_bytes: tuple[int, ...]
-    drops: int  # packets dropped by full queues
-    nat_drops: int  # packets that routers did not let in
-    late_max_ms: float
 
 
 class Network(Machines):
@@ -156,6 +145,7 @@ class Network(Machines):
             sent_bytes=tuple(node["tx_bytes"] for node in nodes),
             received_bytes=tuple(node["rx_bytes"] for node in nodes),
             drops=sum(node["up_drops"] + node["down_drops"] for node in nodes),
+            lost=sum(node["lost"] for node in nodes),
             nat_drops=sum(node["nat_drops"] for node in nodes),
             late_max_ms=report["late_max_ms"],
         )
@@ -163,6 +153,10 @@ class Network(Machines):
     def set_rates(self, number: int, node: Node) -> None:
         """Change the rates of a node's link; its delay stays."""
         self._order(f"rate {number} {node.up_mbit_s} {node.down_mbit_s}")
+
+    def set_loss(self, number: int, share: float) -> None:
+        """Lose this share of the packets that a node sends."""
+        self._order(f"loss {number} {share}")
 
     def set_nat(self, number: int, kind: Nat) -> None:
         """Change the kind of a node's router; existing flows stay."""
@@ -194,6 +188,9 @@ class Network(Machines):
         self._emulator.stdin.write(f"{lines}end\n")
         self._emulator.stdin.flush()
         self._emulator_line()  # "ready"
+        for number, node in enumerate(self.nodes):
+            if node.loss:
+                self.set_loss(number, node.loss)
 
     def _emulator_line(self) -> str:
         assert self._emulator is not None

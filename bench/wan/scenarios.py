@@ -25,6 +25,7 @@ class Node:
     delay_ms: float  # one way, between the node and the middle of the network
     nat: Nat | None = None  # kind of the router in front of the node; None: no router
     beside: int | None = None  # number of the node whose router and access link it shares; its own rates do not count
+    loss: float = 0.0  # share of the packets that it sends which are lost at random
 
     def scaled(self, factor: float) -> Node:
         """Return the same link with both rates multiplied."""
@@ -65,8 +66,8 @@ class Trouble:
 SLOWED_TO = 0.1  # share of the uplink's rate that a slowed node keeps
 
 
-def _alike(count: int, up_mbit_s: float, down_mbit_s: float) -> tuple[Node, ...]:
-    return (Node(up_mbit_s, down_mbit_s, 10.0),) * count
+def _alike(count: int, up_mbit_s: float, down_mbit_s: float, delay_ms: float = 10.0) -> tuple[Node, ...]:
+    return (Node(up_mbit_s, down_mbit_s, delay_ms),) * count
 
 
 _HOMO50 = _alike(9, 50, 100)
@@ -105,6 +106,9 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
         Node(10, 60, 50),
     ),
     "homes12": _HOMES12,
+    "lossy": tuple(replace(node, loss=0.01) for node in _alike(9, 50, 100, 20.0)),
+    # No emulated links: the rates are what the bound assumes, and the machine may carry more.
+    "gigabit": (Node(1000, 1000, 0.0),) * 5,
     "die50": _HOMO50,
     "slow50": _HOMO50,
     "join50": _HOMO50,
@@ -122,6 +126,9 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
         *(Node(1, 12, 40),) * 8,
     ),
 }
+
+#: Scenarios without an emulator, over the loopback interface.
+ON_LOOPBACK = ("gigabit",)
 
 #: Scenarios with routers. Each is compared with the same network without them.
 BEHIND_NAT = tuple(name for name, nodes in SCENARIOS.items() if any(node.nat for node in nodes))

@@ -29,6 +29,7 @@
  *   "rate NODE up_mbit down_mbit"            new rates of the node with this number
  *   "nat NODE kind"                          changes the kind of its router; existing flows stay
  *   "forget NODE OTHER"                      its router discards its flows with another node
+ *   "loss NODE share"                        loses this share of the packets that it sends, at random, each by itself
  * Prints "ready" when all links are up; on SIGUSR1 one line of JSON with per-node
  * counters and its own scheduling lateness since the line before; exits on
  * SIGTERM and SIGINT, and when the process that started it dies.
@@ -68,11 +69,11 @@ struct node {
     struct nat *nat;                    /* NULL: no router. One table per host, where a real router has one in all: of
                                            64,512 random ports, a few hosts almost never get the same */
     int      router;                    /* number of the node whose access link it uses: its own, or a lower one */
-    double   up_ns_per_byte, down_ns_per_byte;
+    double   up_ns_per_byte, down_ns_per_byte, loss;
     ns_t     up_queue, down_queue;      /* longest wait before a packet is dropped */
     ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
     int      fd;
-    uint64_t tx_bytes, rx_bytes, up_drops, down_drops, nat_drops;
+    uint64_t tx_bytes, rx_bytes, up_drops, down_drops, nat_drops, lost;
 };
 
 struct packet {
@@ -163,6 +164,68 @@ static int find_node(uint32_t ip) {
     return -1;
 }
 
+/* ---- random loss -------------------------------------------------------- */
+
+static uint32_t sum_words(const uint8_t *data, uint32_t len, uint32_t sum) {
+    for (uint32_t i = 0; i + 1 < len; i += 2) sum += (uint32_t)data[i] << 8 | data[i + 1];
+    return sum;
+}
+
+static uint16_t folded(uint32_t sum) {
+    while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
+    return (uint16_t)sum;
+}
+
+static void put16(uint8_t *at, uint16_t value) { at[0] = value >> 8; at[1] = (uint8_t)value; }
+
+/* Copies `count` segments of a super-packet, from segment `first` on, to `out` as a packet of its own; returns its
+ * length. The kernel completes the TCP checksum of super-packets, so the field holds the pseudo-header's sum. */
+static uint32_t cut_segments(const uint8_t *buf, uint32_t len, uint32_t first, uint32_t count, uint8_t *out) {
+    struct virtio_net_hdr *h = (void *)out;
+    const uint8_t *ip_in = buf + sizeof *h;
+    uint32_t ihl = (ip_in[0] & 15) * 4, headers = ihl + (ip_in[ihl + 12] >> 4) * 4;
+    uint32_t payload = len - sizeof *h - headers, size = ((const struct virtio_net_hdr *)buf)->gso_size;
+    uint32_t start = first * size, stop = start + count * size;
+    if (stop > payload) stop = payload;
+    memcpy(out, buf, sizeof *h + headers);
+    memcpy(out + sizeof *h + headers, ip_in + headers + start, stop - start);
+    uint8_t *ip = out + sizeof *h, *tcp = ip + ihl;
+    uint32_t seq, ip_len = headers + stop - start, tcp_len = ip_len - ihl;
+    memcpy(&seq, tcp + 4, 4);
+    seq = htonl(ntohl(seq) + start);
+    memcpy(tcp + 4, &seq, 4);
+    if (stop < payload) tcp[13] &= ~(TH_FIN | TH_PUSH);
+    if (stop - start <= size) h->gso_type = VIRTIO_NET_HDR_GSO_NONE, h->gso_size = 0;
+    put16(ip + 2, (uint16_t)ip_len);
+    put16(ip + 10, 0);
+    put16(ip + 10, ~folded(sum_words(ip, ihl, 0)));
+    put16(tcp + 16, folded(sum_words(ip + 12, 8, IPPROTO_TCP + tcp_len)));
+    return sizeof *h + ip_len;
+}
+
+static void enter_uplink(int src, uint8_t *buf, uint32_t len, ns_t t);
+
+/* Loses segments of what node `src` sends, each by itself, and puts the others on its uplink. */
+static void pass_lossy(int src, uint8_t *buf, uint32_t len, ns_t t) {
+    static uint8_t piece[MAX_PKT];
+    const struct virtio_net_hdr *h = (const void *)buf;
+    const uint8_t *ip = buf + sizeof *h;
+    uint32_t segments = 1, kept = 0, at = 0;
+    if (len < sizeof *h + sizeof(struct iphdr) || ip[0] >> 4 != 4) return;
+    if (h->gso_type != VIRTIO_NET_HDR_GSO_NONE && h->gso_size) {
+        uint32_t ihl = (ip[0] & 15) * 4, headers = ihl + (ip[ihl + 12] >> 4) * 4;
+        segments = (len - sizeof *h - headers + h->gso_size - 1) / h->gso_size;
+    }
+    for (; at <= segments; at++) {
+        int lost = at < segments && drand48() < nodes[src].loss;
+        nodes[src].lost += lost;
+        if (at < segments && !lost) continue;
+        if (kept == 0 && at == segments) enter_uplink(src, buf, len, t);
+        else if (at > kept) enter_uplink(src, piece, cut_segments(buf, len, kept, at - kept, piece), t);
+        kept = at + 1;
+    }
+}
+
 /* Returns the other host behind the same router that has this inside address, or -1. */
 static int find_beside(int src, uint32_t inside_ip) {
     for (int i = nodes[src].router; i < n_nodes; i++)
@@ -240,9 +303,9 @@ static void report(void) {
     printf("{\"events\":%lu,\"late_over_1ms\":%lu,\"late_max_ms\":%.2f,\"nodes\":[",
            late_events, late_1ms, late_max / 1e6);
     for (int i = 0; i < n_nodes; i++)
-        printf("%s{\"tx_bytes\":%lu,\"rx_bytes\":%lu,\"up_drops\":%lu,\"down_drops\":%lu,\"nat_drops\":%lu}",
+        printf("%s{\"tx_bytes\":%lu,\"rx_bytes\":%lu,\"up_drops\":%lu,\"down_drops\":%lu,\"nat_drops\":%lu,\"lost\":%lu}",
                i ? "," : "", nodes[i].tx_bytes, nodes[i].rx_bytes, nodes[i].up_drops, nodes[i].down_drops,
-               nodes[i].nat_drops);
+               nodes[i].nat_drops, nodes[i].lost);
     printf("]}\n");
     fflush(stdout);
     late_events = late_1ms = 0;
@@ -294,13 +357,15 @@ static int obey(void) {
     char line[256];
     ssize_t len = read(STDIN_FILENO, line, sizeof line - 1);
     int number, other, kind;
-    double up, down;
+    double up, down, share;
     char name[32];
     if (len <= 0) return 0;
     line[len] = 0;
     for (char *one = strtok(line, "\n"); one; one = strtok(NULL, "\n")) {
         if (sscanf(one, "rate %d %lf %lf", &number, &up, &down) == 3 && is_node(number))
             set_rates(&nodes[number], up, down);
+        else if (sscanf(one, "loss %d %lf", &number, &share) == 2 && is_node(number) && share >= 0 && share < 1)
+            nodes[number].loss = share;
         else if (sscanf(one, "nat %d %31s", &number, name) == 2 && has_router(number) && (kind = nat_kind_of(name)) >= 0)
             nat_become(nodes[number].nat, kind);
         else if (sscanf(one, "forget %d %d", &number, &other) == 2 && has_router(number) && is_node(other))
@@ -320,7 +385,8 @@ static int read_node(int src) {
     for (; count < READ_BATCH; count++) {
         ssize_t len = read(nodes[src].fd, buf, sizeof buf);
         if (len < 0) break;
-        enter_uplink(src, buf, (uint32_t)len, now());
+        if (nodes[src].loss > 0) pass_lossy(src, buf, (uint32_t)len, now());
+        else enter_uplink(src, buf, (uint32_t)len, now());
     }
     return count > 0;
 }
@@ -329,6 +395,7 @@ int main(int argc, char **argv) {
     if (argc != 2) { fprintf(stderr, "usage: wanem QUEUE_MS < table\n"); return 2; }
     queue_limit = (ns_t)(atof(argv[1]) * 1e6);
     read_table();
+    srand48((long)now());
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
     signal(SIGUSR1, on_signal);

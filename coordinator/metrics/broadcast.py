@@ -108,12 +108,19 @@ def _hops(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
             spread.add_metric([quantile], rates[key])
     yield spread
     yield GaugeMetricFamily("rollcast_hops_measured", "Hops whose rate has been measured.", rates["measured"])
+    controls = GaugeMetricFamily(
+        "rollcast_hops_congestion_control", "Measured hops, by TCP congestion control.", labels=["algorithm"]
+    )
+    for name, count in rates["congestion_control"].items():
+        controls.add_metric([name], count)
+    yield controls
     hops: Sequence[Mapping[str, Any]] = broadcast["hops"]
     if len(hops) + broadcast["hops_left_out"] > HOPS_LABELLED_MAX:
         return
     columns = (
         ("rollcast_link_bytes_per_second", "Bytes per second sent over one hop while chunks waited.", "bytes_per_s"),
         ("rollcast_link_rtt_seconds", "Smallest recent round-trip time of one hop.", "rtt_s"),
+        ("rollcast_link_lost_share", "Share of the TCP segments of one hop that were lost lately.", "lost_share"),
     )
     for name, text, key in columns:
         family = GaugeMetricFamily(name, text, labels=["source", "target"])

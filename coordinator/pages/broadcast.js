@@ -54,7 +54,7 @@ function Figures({ data }) {
     <${Tile} label="From peers" value=${known(totals.origin_share) ? percent(1 - totals.origin_share) : NOTHING} note=${`origin sent ${bytes(totals.bytes_from_origin)}`} title="Share of chunk bytes that peers relayed to each other" />
     <${Tile} label="Saved by deltas" value=${bytes(totals.bytes_saved_by_deltas)} note="against keyframes" />
     <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "replan")} since`} title="Times that a peer got another parent during a broadcast" />
-    <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}`} title=${`Median of ${hops.measured} measured hops`} />
+    <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}${hops.congestion_control.bbr ? `, BBR on ${hops.congestion_control.bbr}` : ""}`} title=${`Median of ${hops.measured} measured hops. TCP congestion control: ${Object.entries(hops.congestion_control).map(([name, number]) => `${name} on ${number}`).join(", ") || "not reported"}`} />
     <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`${plural(plan.made, "plan")} since the coordinator started`} />
     <${Tile} label="Duplicate chunks" value=${count(totals.chunks_duplicate)} note=${totals.chunks_rejected > 0 ? `${count(totals.chunks_rejected)} rejected` : `${count(totals.chunks_hedged)} hedged`} tone=${totals.chunks_rejected > 0 ? "warn" : ""} />
   </section>`;

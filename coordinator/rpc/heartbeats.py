@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinator.core.events.events import LinkFacts, PeerFacts, SwapFacts
-from coordinator.rpc.sanitise import counter, duration_s, rate, text
+from coordinator.rpc.sanitise import counter, duration_s, rate, share, text
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.ids import EncodingId, PeerId, Version
@@ -84,4 +84,6 @@ def _link(report: pb.LinkReport) -> LinkFacts:
         sent_bytes_per_second=rate(report.sent_bytes_per_second),
         congestion_control=text(report.congestion_control, _SHORT_TEXT_MAX),
         lan=report.lan,
+        lost_share=share(report.lost_share),
+        window_limited_share=share(report.window_limited_share),
     )

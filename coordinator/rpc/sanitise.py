@@ -27,6 +27,11 @@ def duration_s(value: float) -> float:
     return value if 0.0 <= value < limits.DURATION_S_MAX else 0.0
 
 
+def share(value: float) -> float:
+    """Return a share between 0 and 1; 0, meaning unknown, if it is out of range or not a number."""
+    return value if 0.0 <= value <= 1.0 else 0.0
+
+
 def text(value: str, length_max: int = limits.TEXT_LENGTH_MAX) -> str:
     """Return a text for people only: cut to ``length_max`` characters, without control characters."""
     cut = value[:length_max]

@@ -89,4 +89,7 @@ def _link(link: pb.LinkReport) -> dict[str, Any]:
         "rtt_s": link.rtt_s,
         "bytes_sent": link.bytes_sent,
         "bytes_received": link.bytes_received,
+        "congestion_control": link.congestion_control,
+        "lost_share": link.lost_share,
+        "window_limited_share": link.window_limited_share,
     }

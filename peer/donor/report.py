@@ -16,7 +16,8 @@ engine_devices, engine_versions      devices that the engine divides the model a
 today, total, newest                uploaded rollouts by verdict; the newest receipts
 reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
                                     relays, p2p (peer/reachability/summary.py)
-links                               open chunk links: peer_id, transport, path in words, rtt_s, bytes each way
+links                               open chunk links: peer_id, transport, path in words, rtt_s, bytes each way,
+                                    congestion_control, lost_share and window_limited_share as in LinkMeasurement
 chunk_bytes_*, *_bytes_per_second
 newer_release                       ours, theirs, how to upgrade: the coordinator runs a later release; or null
 limits, used, readings              configured limits; traffic this month; sensor readings (null: no such sensor)

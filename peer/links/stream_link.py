@@ -24,7 +24,9 @@ class FrameStream(Protocol):
 
     bytes_sent: int
     bytes_received: int
-    congestion_control: str
+
+    @property
+    def congestion_control(self) -> str: ...
 
     @property
     def full(self) -> bool: ...
@@ -128,6 +130,8 @@ class StreamLink:
             self._stream.congestion_control,
             self._rate.sent_bytes_per_second(self._loop.time()),
             self._rate.received_bytes_per_second,
+            figures.lost_share,
+            figures.window_limited_share,
         )
 
     def close(self, reason: str, code: str = "") -> None:

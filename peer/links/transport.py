@@ -32,6 +32,8 @@ class LinkMeasurement:
         sent_bytes_per_second: rate while chunks waited to be sent on it; 0: not measured.
         received_bytes_per_second: rate of the last stretch of a second or more in which bytes kept coming; 0: not
             measured.
+        lost_share: share of the TCP segments sent that were lost lately; 0: none, or not measured.
+        window_limited_share: share of the time with bytes to send in which the other end's receive window was full.
     """
 
     rtt_s: float
@@ -39,6 +41,8 @@ class LinkMeasurement:
     congestion_control: str
     sent_bytes_per_second: float = 0.0
     received_bytes_per_second: float = 0.0
+    lost_share: float = 0.0
+    window_limited_share: float = 0.0
 
 
 class Link(Protocol):

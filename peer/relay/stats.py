@@ -142,6 +142,8 @@ def _links(links: Iterable[Link]) -> list[pb.LinkReport]:
                 sent_bytes_per_second=measured.sent_bytes_per_second,
                 congestion_control=measured.congestion_control,
                 lan=link.lan,
+                lost_share=measured.lost_share,
+                window_limited_share=measured.window_limited_share,
             )
         )
     return reports

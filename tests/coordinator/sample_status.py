@@ -236,6 +236,8 @@ def broadcast_hop(source: str, target: str, **changes: Any) -> dict[str, Any]:
         "bytes": 212_000_000,
         "transport": "direct",
         "congestion_control": "cubic",
+        "lost_share": 0.0,
+        "window_limited_share": 0.0,
         **changes,
     }
 
@@ -298,7 +300,13 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
         },
         "peers": [origin, behind, *peers],
         "peers_left_out": 0,
-        "hop_rates": {"measured": 64, "slowest": 0.78e6, "p50": 0.86e6, "fastest": 6.2e6},
+        "hop_rates": {
+            "measured": 64,
+            "slowest": 0.78e6,
+            "p50": 0.86e6,
+            "fastest": 6.2e6,
+            "congestion_control": {"bbr": 3, "cubic": 61},
+        },
         "hops": [
             broadcast_hop("peer-5", "peer-2", rtt_s=0.183),
             broadcast_hop("origin", "peer-5", bytes_per_s=0.84e6),

@@ -87,6 +87,8 @@ class LinkFacts:
     sent_bytes_per_second: float
     congestion_control: str
     lan: bool = False  # both ends are in one local network
+    lost_share: float = 0.0  # of the TCP segments that the reporting end sent lately
+    window_limited_share: float = 0.0  # of the time with bytes to send: the other end's receive window was full
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from coordinator.core.decisions.state import CoreState
@@ -24,6 +25,8 @@ class Hop:
         bytes_per_s: rate while chunks waited for the link; None if not measured.
         bytes: chunk bytes that went this way since the link opened.
         transport: path of the link, in the words of rollcast.wire.reach_words.
+        lost_share: share of the TCP segments that were lost lately; None if the sending end does not report.
+        window_limited_share: share of the sending time in which the receiver's TCP window was full; likewise.
     """
 
     from_peer_id: str
@@ -35,16 +38,23 @@ class Hop:
     bytes: int
     transport: str
     congestion_control: str
+    lost_share: float | None = None
+    window_limited_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HopRates:
-    """Rates of the hops that were measured, in bytes a second, and how many these are; None if there are none."""
+    """Rates of the hops that were measured, in bytes a second, and how many these are; None if there are none.
+
+    Args:
+        congestion_control: the measured hops by the TCP congestion control of their sending ends.
+    """
 
     measured: int
     slowest: float | None
     p50: float | None
     fastest: float | None
+    congestion_control: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,9 @@ def find_hops(state: CoreState, shown: Iterable[Member]) -> Hops:
                 members[parent] = found
     hops = list(_found(state, members.values()))
     listed = nsmallest(HOPS_SHOWN_MAX, hops)
-    rates = _rates([hop[1] for hop in hops if not hop[0]])
+    measured = [hop for hop in hops if not hop[0]]
+    controls = Counter(hop[5].congestion_control for hop in measured if hop[5].congestion_control)
+    rates = _rates([hop[1] for hop in measured], dict(sorted(controls.items())))
     return Hops(rates, tuple(_hop(state, *hop[4:]) for hop in listed), len(hops) - len(listed))
 
 
@@ -101,12 +113,14 @@ def _hop(state: CoreState, member: Member, link: LinkFacts, is_sender: bool) -> 
     if not is_sender:
         return Hop(*there, *here, None, link.rtt_s or None, link.bytes_received, path, "")
     rate, control = link.sent_bytes_per_second or None, link.congestion_control
-    return Hop(*here, *there, rate, link.rtt_s or None, link.bytes_sent, path, control)
+    rtt_s, lost, full = link.rtt_s or None, link.lost_share, link.window_limited_share
+    return Hop(*here, *there, rate, rtt_s, link.bytes_sent, path, control, lost, full)
 
 
 def _unreported_name(link: LinkFacts) -> str:
     return "mirror" if link.transport == "mirror" else f"…{link.peer_id[-8:]}"
 
 
-def _rates(rates: list[float]) -> HopRates:
-    return HopRates(len(rates), min(rates, default=None), percentile_of(rates, 50), max(rates, default=None))
+def _rates(rates: list[float], controls: dict[str, int]) -> HopRates:
+    slowest, fastest = min(rates, default=None), max(rates, default=None)
+    return HopRates(len(rates), slowest, percentile_of(rates, 50), fastest, controls)

@@ -107,7 +107,9 @@ def _network(report: dict[str, Any]) -> list[str]:
     for link in links[:_LINKS_SHOWN]:
         rtt = f"{link['rtt_s'] * 1000:.0f} ms" if link["rtt_s"] else "- ms"
         moved = f"sent {_size(link['bytes_sent'])}, received {_size(link['bytes_received'])}"
-        lines.append(f"link      {link['peer_id'][-12:]}  {link['path']}  {rtt}  {moved}")
+        tcp = f"  {link['congestion_control']}" if link["congestion_control"] else ""
+        lost = f"  {link['lost_share']:.1%} lost" if link["lost_share"] else ""
+        lines.append(f"link      {link['peer_id'][-12:]}  {link['path']}  {rtt}  {moved}{tcp}{lost}")
     if len(links) > _LINKS_SHOWN:
         lines.append(f"          and {len(links) - _LINKS_SHOWN} more links")
     return lines

@@ -21,6 +21,7 @@ _COLUMNS = ("peer", "state", "held", "chunks", "last s", "p95 s", "up MB/s", "do
 _NARROW_COLUMNS = ("peer", "state", "held", "chunks", "last s", "up MB/s")
 _HEAT_COLUMN = _COLUMNS.index("chunks")
 _HOPS_SHOWN = 5
+_WINDOW_FULL_SHOWN = 0.1  # share of a hop's sending time
 _ROWS_WITH_HOPS = 30  # lines of a terminal; a smaller one has room for the peers only
 _WIDE, _NARROW = 100, 76  # widths of a terminal that fit all columns of the peers, and most of them
 
@@ -232,7 +233,9 @@ def _hops(broadcast: Broadcast, hops: Sequence[Mapping[str, Any]]) -> Renderable
     table.add_column("over", no_wrap=True)
     for hop in hops:
         rtt = "-" if hop["rtt_s"] is None else f"{1000 * hop['rtt_s']:.0f}"
-        over = ", ".join(part for part in (hop["transport"], hop["congestion_control"]) if part)
+        lost, full = hop["lost_share"] or 0.0, hop["window_limited_share"] or 0.0
+        troubles = (f"{lost:.1%} lost" if lost else "", f"window full {full:.0%}" if full >= _WINDOW_FULL_SHOWN else "")
+        over = ", ".join(part for part in (hop["transport"], hop["congestion_control"], *troubles) if part)
         texts = (
             f"{hop['from_name']} → {hop['to_name']}",
             _megabytes(hop["bytes_per_s"]),

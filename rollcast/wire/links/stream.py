@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
@@ -18,7 +19,8 @@ from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame,
 from rollcast.wire.links.output import LinkOutput
 from rollcast.wire.links.raw_tls import READ_BYTES, TakenTls
 from rollcast.wire.links.receiver import LinkClosed, LinkReceiver
-from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, set_receive_bytes, set_wake_bytes, tune
+from rollcast.wire.links.steering import LinkSteering
+from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, set_receive_bytes, set_wake_bytes
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
@@ -47,7 +49,7 @@ class LinkStream(asyncio.BufferedProtocol):
         self._tls = tls
         self._socket = socket
         self._sock = socket.get_extra_info("socket")
-        self._options = options
+        self._steering = LinkSteering(self._sock, options)
         self._on_lost = on_lost
         self._parser = FrameParser()
         self._wake_bytes = 1
@@ -63,7 +65,6 @@ class LinkStream(asyncio.BufferedProtocol):
         self._write_timeout_s = write_timeout_s
         self._watch: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self.congestion_control = ""
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -112,6 +113,11 @@ class LinkStream(asyncio.BufferedProtocol):
         """Return the number of bytes that wait in this process for the socket."""
         return self._output.waiting_bytes
 
+    @property
+    def congestion_control(self) -> str:
+        """Return the name of the socket's congestion control; empty if the system does not report it."""
+        return self._steering.congestion_control
+
     async def first_frame(self) -> LinkFrame:
         """Wait for the first frame and return it; nothing more is read before ``start``.
 
@@ -137,6 +143,7 @@ class LinkStream(asyncio.BufferedProtocol):
         A limit on received bytes is only as tight as this: what waits there has used the downlink already.
         """
         if self._ended is None and not self._socket.is_closing():
+            self._steering.fix_window()
             set_wake_bytes(self._sock, 1)  # a mark above the buffer's size would never be reached
             self._wake_bytes = 1
             set_receive_bytes(self._sock, size_bytes)
@@ -184,7 +191,7 @@ class LinkStream(asyncio.BufferedProtocol):
 
     def measure(self) -> SocketFigures:
         """Return the kernel's figures of this connection."""
-        return measure(self._sock)
+        return replace(measure(self._sock), lost_share=self._steering.lost_share)
 
     def close(self, reason: str, code: str = "") -> None:
         """End the link, and send the other end the reason unless it is empty.
@@ -230,7 +237,9 @@ class LinkStream(asyncio.BufferedProtocol):
         self._output.paused(self._loop.time())
 
     def resume_writing(self) -> None:
-        self._output.resumed(self._loop.time())
+        now = self._loop.time()
+        self._output.resumed(now)
+        self._steering.sending(now)
         self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -246,7 +255,6 @@ class LinkStream(asyncio.BufferedProtocol):
     # ------------------------------------------------------------- inside
 
     def _attach(self) -> None:
-        self.congestion_control = tune(self._sock, self._options)
         self._tls.take_over(self)
         if self._socket.get_write_buffer_size():
             self._output.paused(self._loop.time())
@@ -307,6 +315,7 @@ class LinkStream(asyncio.BufferedProtocol):
             self._fail(problem)
         elif self._ended is None:
             self._set_wake_bytes()
+            self._steering.received(self.bytes_received, self._wake_bytes, self._loop.time())
 
     def _decrypt(self, frames: list[LinkFrame]) -> None:
         """Decrypt frames until there are enough of them, or raise what ``TakenTls.fill`` and the parser raise."""

@@ -6,15 +6,18 @@ Only Linux has all of these options and figures; on other systems the defaults s
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import fcntl
 import socket
 import struct
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rollcast.runtime.errors import ConfigError
+from rollcast.wire.links.congestion import BBR, PathFigures
 
 # Bytes that the kernel takes before it has begun to send them. Few, so that the next chunk is chosen late; see
 # set_unsent_bytes for fast links.
@@ -23,17 +26,24 @@ _NOTSENT_LOWAT_BYTES = 16 << 10
 # lay unread when reading began (tcp_rcv_space_adjust): a process that sleeps until most of it has come, as a link does
 # for the rest of a chunk, keeps the 64 KiB that connections begin with. From sixteen times the longest such sleep it
 # grows.
-_WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 4 << 20
+"""The receive window that every link begins with."""
+_WINDOW_BYTES_MOST = 256 << 20  # 25 Gbit/s over 80 ms; the kernel's own bound is in net.ipv4.tcp_rmem
 # <asm-generic/socket.h>, <linux/tcp.h> and <linux/sockios.h>; the socket module lacks them.
 _SO_MAX_PACING_RATE = 47
 _TCP_NOTSENT_LOWAT = 25
 _SIOCOUTQNSD = 0x894B
 _CONGESTION_NAME_BYTES = 16
-# struct tcp_info of <linux/tcp.h>: smoothed RTT at 68, smallest RTT at 148, in microseconds.
-_TCP_INFO_BYTES = 152
-_TCP_INFO_RTTS = struct.Struct("=68xI76xI")
+# struct tcp_info of <linux/tcp.h>: the smoothed RTT in microseconds at 68, segments sent again at 100, the smallest RTT
+# at 148, segments with data at 156, microseconds with data to send at 168, those of them in which the receiver's window
+# was full at 176, and segments that were sent again although they had arrived (RFC 2883) at 216.
+_TCP_INFO_BYTES = 220
+_TCP_INFO = struct.Struct("=68xI28xI44xI4xI8xQQ32xI")
 _OFFERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _LINUX = sys.platform == "linux"
+
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,8 @@ class SocketOptions:
 
     Args:
         silence_timeout_s: time without an acknowledgement after which a host is given up, even if nothing is sent.
-        congestion_control: the name of the algorithm; empty for the system's.
+        congestion_control: the name of the algorithm; empty for the system's; AUTO for the system's, and BBR where it
+            does better (see rollcast.wire.links.congestion).
         pacing_bytes_per_second: the most that one link sends; any value turns on TCP's own pacing. 0 for neither.
     """
 
@@ -58,10 +69,14 @@ class SocketFigures:
     Args:
         rtt_s: the smallest round-trip time seen lately, in seconds; 0 if it is unknown.
         unsent_bytes: bytes that the kernel has taken and not sent even once.
+        lost_share: the share of segments that were lost lately; 0 if none was or it is unknown.
+        window_limited_share: the share of the time with bytes to send in which the other end's window was full.
     """
 
     rtt_s: float = 0.0
     unsent_bytes: int = 0
+    lost_share: float = 0.0
+    window_limited_share: float = 0.0
 
 
 def tune(sock: socket.socket, options: SocketOptions) -> str:
@@ -83,12 +98,37 @@ def tune(sock: socket.socket, options: SocketOptions) -> str:
         (_TCP_NOTSENT_LOWAT, _NOTSENT_LOWAT_BYTES),
     ):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
-    _open_window(sock)
-    if options.congestion_control:
+    open_window(sock, WINDOW_BYTES)
+    if options.congestion_control and options.congestion_control != AUTO:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion_control.encode())
     if options.pacing_bytes_per_second:
         sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", options.pacing_bytes_per_second))
+    return _congestion_control(sock)
+
+
+def _congestion_control(sock: socket.socket) -> str:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_NAME_BYTES).rstrip(b"\0").decode()
+
+
+def use_congestion_control(sock: socket.socket, name: str) -> str:
+    """Change the congestion control of an open connection, if the kernel allows it.
+
+    Returns:
+        The name of the one that is in use now.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    return _congestion_control(sock)
+
+
+@cache
+def bbr_problem() -> str:
+    """Return why sockets of this process cannot use BBR, in words; empty if they can."""
+    try:
+        check_congestion_control(BBR)
+    except ConfigError as error:
+        return error.cause or error.what
+    return ""
 
 
 def check_congestion_control(name: str) -> None:
@@ -97,7 +137,7 @@ def check_congestion_control(name: str) -> None:
     Raises:
         ConfigError: the kernel refuses it, or the system offers no choice.
     """
-    if not name:
+    if name in ("", AUTO):
         return
     if not _LINUX:
         raise ConfigError("congestion control cannot be chosen on this system", fix="leave link.congestion empty")
@@ -110,7 +150,7 @@ def check_congestion_control(name: str) -> None:
             raise ConfigError(
                 f"congestion control {name!r} cannot be used",
                 cause=f"{why}; it offers {offered}",
-                fix="set link.congestion to one of these, or leave it empty for the system's choice",
+                fix='set link.congestion to one of these, to "auto", or leave it empty for the system\'s choice',
             ) from None
 
 
@@ -125,11 +165,21 @@ def set_unsent_bytes(sock: socket.socket, size_bytes: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, max(size_bytes, _NOTSENT_LOWAT_BYTES))
 
 
-def _open_window(sock: socket.socket) -> None:
+def open_window(sock: socket.socket, size_bytes: int, wake_bytes: int = 1) -> None:
+    """Let the other end send this many bytes ahead of what is read, within the kernel's bound; it may grow further."""
     # The kernel makes room for the bytes that shall wait (tcp_set_rcvlowat), within tcp_rmem, and keeps it; SO_RCVBUF
     # would end all growth.
-    set_wake_bytes(sock, _WINDOW_BYTES)
-    set_wake_bytes(sock, 1)
+    set_wake_bytes(sock, size_bytes)
+    set_wake_bytes(sock, wake_bytes)
+
+
+def window_bytes_for(bytes_per_second: float, rtt_s: float) -> int:
+    """Return the receive window for a link that carries so much: twice the product, because a full window halts it.
+
+    It is a power of two, and never smaller than the window that a link begins with.
+    """
+    wanted = int(2 * bytes_per_second * rtt_s)
+    return min(_WINDOW_BYTES_MOST, max(WINDOW_BYTES, 1 << (wanted - 1).bit_length() if wanted else 0))
 
 
 def set_receive_bytes(sock: socket.socket, size_bytes: int) -> None:
@@ -148,6 +198,25 @@ def measure(sock: socket.socket) -> SocketFigures:
         fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, unsent)
     except OSError:
         return SocketFigures()
-    smoothed_us, smallest_us = _TCP_INFO_RTTS.unpack(info)
-    known = 0 < smallest_us < 0xFFFFFFFF
-    return SocketFigures((smallest_us if known else smoothed_us) / 1e6, unsent[0])
+    path, busy_us, limited_us = _parse(info)
+    limited_share = limited_us / busy_us if busy_us else 0.0
+    return SocketFigures(path.least_rtt_s or path.rtt_s, unsent[0], window_limited_share=limited_share)
+
+
+def measure_path(sock: socket.socket) -> PathFigures:
+    """Return how many segments a connection has lost, and its round trips; zeros as for ``measure``."""
+    if not _LINUX or sock.fileno() < 0:
+        return PathFigures()
+    try:
+        return _parse(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES))[0]
+    except OSError:
+        return PathFigures()
+
+
+def _parse(info: bytes) -> tuple[PathFigures, int, int]:
+    """Return the figures in a struct tcp_info, the busy time and the window-limited time; an older kernel has fewer."""
+    smoothed_us, again, smallest_us, sent, busy_us, limited_us, in_vain = _TCP_INFO.unpack(
+        info.ljust(_TCP_INFO_BYTES, b"\0")
+    )
+    least_s = smallest_us / 1e6 if smallest_us < 0xFFFFFFFF else 0.0
+    return PathFigures(sent, max(0, again - in_vain), smoothed_us / 1e6, least_s), busy_us, limited_us

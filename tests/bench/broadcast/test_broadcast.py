@@ -130,10 +130,21 @@ def test_broadcasts_with_routers_count_and_the_open_network_is_compared(monkeypa
     assert without == tuple(node.open() for node in behind)
 
 
+def test_without_an_emulator_no_bytes_of_nodes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "require", lambda: pytest.fail("nothing is emulated"))
+    monkeypatch.setattr(broadcast, "alone", nullcontext)
+    monkeypatch.setattr(broadcast, "system_of", lambda _name: Canned([_took(2.0)]))
+    found = broadcast.run(_arguments("--runs", "1", "--scenario", "gigabit", "--mib", "250")).figures
+    assert found["bound_s"] == pytest.approx(2.097, abs=0.001)
+    assert found["delivered_mb_s"] == pytest.approx(4 * 250 * 1.048576 / 2.0)
+    assert not {"source_bytes_ratio", "cpu_share_emulator"} & found.keys()
+
+
 @pytest.mark.parametrize(
     "given",
     [
         ("--system", "aria2", "--scenario", "nat50"),
+        ("--system", "aria2", "--scenario", "gigabit"),
         ("--system", "ftp"),
         ("--system", "rollcast", "--system", "aria2", "--scenario", "die50"),
     ],

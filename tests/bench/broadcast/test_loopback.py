@@ -28,4 +28,6 @@ def test_processes_on_loopback_are_counted_and_end_with_it() -> None:
         left = machines.spawn(1, ["sleep", "600"])
         assert not machines.has_ended(left)
         assert machines.cpu_s() >= 0.0
+        assert machines.emulator_cpu_s() == 0.0
+        assert machines.counters().sent_bytes == (0, 0)
     assert machines.has_ended(left)

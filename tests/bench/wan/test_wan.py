@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -22,9 +24,31 @@ def _namespaces() -> set[str]:
     return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_every_emulated_scenario_has_a_source_and_eight_peers_but_three() -> None:
+@needs_network
+def test_lost_packets_are_sent_again_and_nothing_else_changes() -> None:
+    receive = (
+        "import hashlib,socket,sys;s=socket.create_server((sys.argv[1],9));print('ready',flush=True);c,_=s.accept()\n"
+        "h=hashlib.sha256()\nwhile d:=c.recv(65536): h.update(d)\nprint('got',h.hexdigest(),flush=True)"
+    )
+    send = (
+        "import random,socket,sys;c=socket.create_connection((sys.argv[1],9),10)\n"
+        "c.sendall(random.Random(1).randbytes(1<<22));c.close()"
+    )
+    with Network([Node(500, 500, 1, loss=0.02), Node(500, 500, 1)]) as network:
+        lines, address = Lines(), network.addresses[1]
+        lines.follow(1, network.spawn(1, [sys.executable, "-c", receive, address], stdout=subprocess.PIPE, text=True))
+        lines.count("ready", 1, 20.0)
+        network.spawn(0, [sys.executable, "-c", send, address])
+        got = lines.count("got", 1, 20.0)[1]
+        counters = network.counters()
+    assert got == hashlib.sha256(Random(1).randbytes(1 << 22)).hexdigest()
+    segments = counters.sent_bytes[0] / 1500
+    assert 0.01 < counters.lost / segments < 0.03
+
+
+def test_every_scenario_has_a_source_and_eight_peers_but_four() -> None:
     others = {name: len(nodes) for name, nodes in SCENARIOS.items() if len(nodes) != 9}
-    assert others == {"homes12": 13, "peers32": 33, "nat50": 17}
+    assert others == {"homes12": 13, "peers32": 33, "nat50": 17, "gigabit": 5}
 
 
 def test_a_receivers_own_bound_is_its_downlinks_or_what_all_could_have() -> None:

@@ -36,7 +36,15 @@ REPORT: dict[str, Any] = {
         "p2p": "running",
     },
     "links": [
-        {"peer_id": f"peer{n}", "path": "direct", "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6_000_000}
+        {
+            "peer_id": f"peer{n}",
+            "path": "direct",
+            "rtt_s": 0.02,
+            "bytes_sent": 5,
+            "bytes_received": 6_000_000,
+            "congestion_control": "bbr" if n == 0 else "",
+            "lost_share": 0.012 if n == 0 else 0.0,
+        }
         for n in range(9)
     ],
     "upload_bytes_per_second": 1.25e6,

@@ -111,7 +111,7 @@ def test_screen_before_anything_is_known() -> None:
         t_bcast_s={"last": None, "p50": None, "p95": None},
         totals={**sample_broadcast()["totals"], "origin_share": None, "bytes_from_origin": 0, "bytes_from_peers": 0},
         peers=[],
-        hop_rates={"measured": 0, "slowest": None, "p50": None, "fastest": None},
+        hop_rates={"measured": 0, "slowest": None, "p50": None, "fastest": None, "congestion_control": {}},
         hops=[],
     )
     assert "no version yet" in "\n".join(lines_of(empty))

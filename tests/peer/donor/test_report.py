@@ -125,7 +125,17 @@ def test_the_owner_sees_what_the_heartbeat_reports() -> None:
         swap=pb.SwapReport(version=7, kind="delta", paused_s=0.25, moved_bytes=30),
         engine_devices=4,
         engine_versions=1,
-        links=[pb.LinkReport(peer_id="12D3", transport="punched", rtt_s=0.02, bytes_sent=5, bytes_received=6)],
+        links=[
+            pb.LinkReport(
+                peer_id="12D3",
+                transport="punched",
+                rtt_s=0.02,
+                bytes_sent=5,
+                bytes_received=6,
+                congestion_control="bbr",
+                lost_share=0.01,
+            )
+        ],
     )
     said = describe(
         pb.Hello(name="attic", held_versions=[5, 6]),
@@ -145,7 +155,8 @@ def test_the_owner_sees_what_the_heartbeat_reports() -> None:
     assert said["swap"] == swap
     assert (said["engine_devices"], said["engine_versions"]) == (4, 1)
     path = {"transport": "punched", "path": "hole-punched"}
-    assert said["links"] == [{"peer_id": "12D3", **path, "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6}]
+    tcp = {"congestion_control": "bbr", "lost_share": 0.01, "window_limited_share": 0.0}
+    assert said["links"] == [{"peer_id": "12D3", **path, "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6, **tcp}]
     assert said["reach"] == {"reachability": "dialable", "p2p": "running"}
 
 

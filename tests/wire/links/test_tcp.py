@@ -14,14 +14,18 @@ from peer.links.direct import DirectTransport
 from peer.links.transport import Link, LinkReceiver
 from rollcast.runtime.errors import ConfigError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.wire.ids import PeerId
+from rollcast.wire.links.congestion import PathFigures
 from rollcast.wire.links.probe import probe_link
 from rollcast.wire.links.tcp import (
     SocketFigures,
     SocketOptions,
     check_congestion_control,
     measure,
+    measure_path,
     set_receive_bytes,
     tune,
+    use_congestion_control,
+    window_bytes_for,
 )
 from tests.peer.links.link_run import LinkRun
 from tests.peer.links.transport_conformance import anyone
@@ -64,6 +68,7 @@ def test_congestion_control_and_pacing_are_per_socket(pair: tuple[socket.socket,
 
 def test_a_missing_congestion_control_is_named_with_the_available_ones() -> None:
     check_congestion_control("")
+    check_congestion_control("auto")
     check_congestion_control("reno")
     with pytest.raises(ConfigError) as caught:
         check_congestion_control("warp")
@@ -82,6 +87,34 @@ def test_figures_of_a_connection(pair: tuple[socket.socket, socket.socket]) -> N
         assert measure(near).unsent_bytes > 0
     near.close()
     assert measure(near) == SocketFigures()
+
+
+def test_the_path_of_a_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    near.sendall(bytes(1 << 16))
+    assert len(far.recv(1 << 16)) > 0
+    found = measure_path(near)
+    assert found.sent_segments > 0
+    assert found.lost_segments == 0
+    assert 0 < found.least_rtt_s <= found.rtt_s + 1e-6
+    assert 0.0 <= measure(near).window_limited_share <= 1.0
+    near.close()
+    assert measure_path(near) == PathFigures()
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "rtt_s", "mib"), [(0, 0, 4), (1e6, 0.2, 4), (125e6, 0.08, 32), (3e9, 0.2, 256)]
+)
+def test_the_window_is_twice_what_the_path_holds(bytes_per_second: float, rtt_s: float, mib: int) -> None:
+    assert window_bytes_for(bytes_per_second, rtt_s) == mib << 20
+
+
+def test_an_open_connection_changes_its_control_only_to_one_that_exists(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    near, _ = pair
+    assert use_congestion_control(near, "reno") == "reno"
+    assert use_congestion_control(near, "warp") == "reno"
 
 
 def test_little_waits_to_be_read_where_it_should_not(pair: tuple[socket.socket, socket.socket]) -> None:

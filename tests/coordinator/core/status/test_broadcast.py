@@ -190,12 +190,22 @@ def listed_hops(state: CoreState) -> list[Hop]:
 
 def test_a_hop_is_what_its_sending_end_reports() -> None:
     state = members(
-        a=[link("b", bytes_sent=10, bytes_received=7, sent_bytes_per_second=5e6), link("c")],
+        a=[
+            link(
+                "b",
+                bytes_sent=10,
+                bytes_received=7,
+                sent_bytes_per_second=5e6,
+                lost_share=0.01,
+                window_limited_share=0.2,
+            ),
+            link("c"),
+        ],
         b=[link("a", bytes_sent=7, bytes_received=10, rtt_s=0.0)],
     )
     assert listed_hops(state) == [
-        Hop("a", "a", "b", "b", 5e6, 0.04, 10, "direct", "bbr"),
-        Hop("b", "b", "a", "a", None, None, 7, "direct", "bbr"),
+        Hop("a", "a", "b", "b", 5e6, 0.04, 10, "direct", "bbr", 0.01, 0.2),
+        Hop("b", "b", "a", "a", None, None, 7, "direct", "bbr", 0.0, 0.0),
     ]
 
 
@@ -223,12 +233,12 @@ def test_the_slowest_measured_hop_comes_first_and_the_busiest_unmeasured_one_aft
             link("w", bytes_sent=1),
             link("x", bytes_sent=2),
             link("y", bytes_sent=3, sent_bytes_per_second=9e6),
-            link("z", bytes_sent=4, sent_bytes_per_second=1e6),
+            link("z", bytes_sent=4, sent_bytes_per_second=1e6, congestion_control="cubic"),
         ]
     )
     found = find_hops(state, state.members)
     assert [hop.to_peer_id for hop in found.listed] == ["z", "y", "x", "w"]
-    assert found.rates == HopRates(2, 1e6, 1e6, 9e6)
+    assert found.rates == HopRates(2, 1e6, 1e6, 9e6, {"bbr": 1, "cubic": 1})
     assert find_hops(state, []).rates == HopRates(0, None, None, None)
 
 

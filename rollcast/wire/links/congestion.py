@@ -1,0 +1,79 @@
+"""Choose a link's congestion control by the packets that its path loses. Pure: the time and the figures are arguments.
+
+Cubic, like every control that takes each loss for a full queue, sends no more than ``1.2 segments / (RTT sqrt(loss))``
+(Mathis et al. 1997): with 1 % of loss at 80 ms that is 2 Mbit/s, however fast the path is. BBR (Cardwell et al. 2016)
+ignores such loss, but where losses do come from full queues it causes many more of them than cubic does, and is slower.
+So a link changes to BBR only if it loses packets although no queue has formed: its round trips are hardly longer than
+the shortest one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BBR = "bbr"
+_LOST_LEAST = 4  # fewer losses may be chance
+# Cubic feels losses from about this share on: at 80 ms it carries 6 Mbit/s.
+_LOSSY_SHARE = 0.002
+_SEGMENTS_MOST = 2_000  # with fewer than _LOST_LEAST losses among them the path counts as clean, and counting restarts
+_QUEUE_S_MOST = 0.010  # round trips longer than the shortest by this and by
+_QUEUE_SHARE_MOST = 0.25  # this share of it have waited in a queue
+_BBR_S = 600.0  # paths change: after this long the system's control gets another chance
+
+
+@dataclass(frozen=True, slots=True)
+class PathFigures:
+    """The kernel's figures of a connection, counted since it was opened.
+
+    Args:
+        sent_segments: segments with data, sent again ones included.
+        lost_segments: segments that were sent again, less those that had arrived after all.
+        rtt_s: the smoothed round trip; 0 if it is unknown.
+        least_rtt_s: the shortest round trip seen lately; 0 if it is unknown.
+    """
+
+    sent_segments: int = 0
+    lost_segments: int = 0
+    rtt_s: float = 0.0
+    least_rtt_s: float = 0.0
+
+
+class CongestionChoice:
+    """Decides for one link whether it uses BBR in place of the system's congestion control."""
+
+    def __init__(self) -> None:
+        self.bbr = False
+        """Whether the link should use BBR now."""
+        self.lost_share = 0.0
+        """The share of segments that were lost, of the newest ones; 0 if none was."""
+        self._since_s = 0.0  # of the change to BBR
+        self._counted = (0, 0)  # segments sent and lost when counting began
+        self._waited_s = self._shortest_s = 0.0  # sums over the looks since then
+        self._looks = 0
+
+    def look(self, path: PathFigures, now: float) -> bool:
+        """Take the newest figures of a link that is busy; returns whether ``bbr`` has changed.
+
+        It should be called a few times a second, so that the round trips are a sample of all.
+        """
+        self._looks += 1
+        self._waited_s += max(0.0, path.rtt_s - path.least_rtt_s)
+        self._shortest_s += path.least_rtt_s
+        sent, lost = path.sent_segments - self._counted[0], path.lost_segments - self._counted[1]
+        if lost < _LOST_LEAST and sent < _SEGMENTS_MOST:
+            return False
+        before, self.lost_share = self.bbr, max(0, lost) / max(1, sent)
+        if self.bbr:
+            self.bbr = now - self._since_s < _BBR_S
+        elif self.lost_share >= _LOSSY_SHARE and not self._queues:
+            self.bbr, self._since_s = True, now
+        self._counted = path.sent_segments, path.lost_segments
+        self._waited_s = self._shortest_s = 0.0
+        self._looks = 0
+        return self.bbr != before
+
+    @property
+    def _queues(self) -> bool:
+        """Whether the round trips since counting began have waited in queues."""
+        waited_s, shortest_s = self._waited_s / self._looks, self._shortest_s / self._looks
+        return waited_s > max(_QUEUE_S_MOST, _QUEUE_SHARE_MOST * shortest_s)

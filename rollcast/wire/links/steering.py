@@ -1,0 +1,86 @@
+"""Adapt an open connection to its path as it is measured: congestion control by its losses, window by its rate."""
+
+from __future__ import annotations
+
+import socket
+
+import structlog
+
+from rollcast.wire.links.congestion import BBR, CongestionChoice
+from rollcast.wire.links.tcp import (
+    AUTO,
+    WINDOW_BYTES,
+    SocketOptions,
+    bbr_problem,
+    measure_path,
+    open_window,
+    tune,
+    use_congestion_control,
+    window_bytes_for,
+)
+
+log = structlog.get_logger()
+
+_LOOK_EVERY_S = 0.25
+_GAP_S = 1.0  # bytes that come after a longer pause do not show how fast the link is
+
+
+class LinkSteering:
+    """The options of one link's socket, which are set here at first and change while bytes move."""
+
+    def __init__(self, sock: socket.socket, options: SocketOptions) -> None:
+        self._sock = sock
+        self._auto = options.congestion_control == AUTO
+        self._choice = CongestionChoice()
+        self._sent_look_s = 0.0
+        self._window_bytes = WINDOW_BYTES
+        self._received_look_s = 0.0
+        self._received_bytes = 0
+        self._fixed = False
+        self.congestion_control = self._system = tune(sock, options)
+        """The name of the control in use; empty if the system does not report it."""
+
+    @property
+    def lost_share(self) -> float:
+        """Return the share of segments that were lost lately; 0 if none was or it is unknown."""
+        return self._choice.lost_share
+
+    def fix_window(self) -> None:
+        """Leave the receive window as it is: it limits the rate on purpose."""
+        self._fixed = True
+
+    def sending(self, now: float) -> None:
+        """Look at the losses, if it is time; to be called whenever the socket takes bytes that waited."""
+        if now < self._sent_look_s:
+            return
+        self._sent_look_s = now + _LOOK_EVERY_S
+        if self._choice.look(measure_path(self._sock), now) and self._auto:
+            self._change()
+
+    def received(self, received_bytes: int, wake_bytes: int, now: float) -> None:
+        """Look at the rate of what comes, if it is time.
+
+        Args:
+            received_bytes: bytes received since the link opened.
+            wake_bytes: the bytes for which the socket wakes this process.
+        """
+        took_s = now - self._received_look_s
+        if took_s < _LOOK_EVERY_S:
+            return
+        came_bytes, self._received_bytes = received_bytes - self._received_bytes, received_bytes
+        self._received_look_s = now
+        if took_s > _GAP_S or self._fixed:
+            return
+        path = measure_path(self._sock)
+        wanted = window_bytes_for(came_bytes / took_s, path.least_rtt_s or path.rtt_s)
+        if wanted > self._window_bytes:
+            self._window_bytes = wanted
+            open_window(self._sock, wanted, wake_bytes)
+
+    def _change(self) -> None:
+        share, problem = round(self._choice.lost_share, 4), bbr_problem() if self._choice.bbr else ""
+        if problem:
+            log.info("the path loses packets, and BBR cannot be used", lost_share=share, reason=problem)
+            return
+        self.congestion_control = use_congestion_control(self._sock, BBR if self._choice.bbr else self._system)
+        log.info("congestion control changed", congestion_control=self.congestion_control, lost_share=share)
