@@ -209,7 +209,7 @@ def _assemble(
     record = _start_record(config, folder, settings, start.restored, stack)
     sessions, fleet_handle, store = Sessions(), FleetHandle(), config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
-    metrics = CoordinatorMetrics(lambda: fleet_handle.merged(shell.status()), lambda: shell.broadcast())
+    metrics = CoordinatorMetrics(lambda: fleet_handle.merged(shell.exported_status()), lambda: shell.broadcast())
     sink = open_sinks(config.metrics, folder, metrics.registry, run_id=run_id, run_name=config.run.name)
     stack.push_async_callback(asyncio.to_thread, sink.close)
     shell = Shell(

@@ -274,7 +274,8 @@ class ViewRoutes:
         """Take a sample every SAMPLE_S seconds; a view that fails must end neither the run nor later samples."""
         while True:
             try:
-                self._registry.sample()
+                for _ in self._registry.sample():
+                    await asyncio.sleep(0)
                 self._decisions = await self._in_thread(self._newest_decisions)
                 self._registry.cloned = await self._in_thread(self._newest_clones)
             except Exception:

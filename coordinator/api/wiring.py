@@ -135,7 +135,7 @@ def _views(coordinator: HttpParts) -> HttpViews:
         run_id=coordinator.run_id,
         status=lambda: coordinator.fleet_handle.merged(shell.status()),
         not_ready_because=lambda: shell.ended_because,
-        metrics=coordinator.metrics.render,
+        metrics=coordinator.metrics.render_in_turns,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class HttpViews:
     run_id: str
     status: Callable[[], Mapping[str, Any]]
     not_ready_because: Callable[[], str]  # empty when ready
-    metrics: Callable[[], bytes]
+    metrics: Callable[[], Awaitable[bytes]]
 
 
 class Session(TypedDict):
@@ -88,7 +88,7 @@ class HealthRoutes:
         return web.json_response(answer, status=503 if reason else 200)
 
     async def _metrics(self, _request: web.Request, _caller: Caller) -> web.Response:
-        return web.Response(body=self._views.metrics(), headers={"Content-Type": metrics.CONTENT_TYPE})
+        return web.Response(body=await self._views.metrics(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _session(self, call: Call) -> Answer:
         return {

@@ -7,6 +7,7 @@ late, uploads are shed so that heartbeats and sessions are still served.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -119,7 +120,8 @@ class CoordinatorMetrics:
             "1 while uploads are refused because the disk is almost full.",
             registry=self.registry,
         )
-        self.registry.register(_StatusCollector(status, broadcast))
+        self._statuses = _StatusCollector(status, broadcast)
+        self.registry.register(self._statuses)
         self._doors: dict[str, Mapping[str, int]] = {}
 
     def watch_doors(self, doors: Mapping[str, Mapping[str, int]]) -> None:
@@ -135,6 +137,14 @@ class CoordinatorMetrics:
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return metrics.render(self.registry)
+
+    async def render_in_turns(self) -> bytes:
+        """Return the same in several turns of the event loop, as statuses of large fleets take it a while."""
+        self._statuses.read_status()
+        await asyncio.sleep(0)
+        self._statuses.read_broadcast()
+        await asyncio.sleep(0)
+        return self.render()
 
 
 class LoopLag:
@@ -215,12 +225,23 @@ class _StatusCollector(Collector):
     def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
         self._status = status
         self._broadcast = broadcast
+        self._read: Mapping[str, Any] | None = None  # for the next scrape
+        self._read_broadcast: Mapping[str, Any] | None = None
+
+    def read_status(self) -> None:
+        """Build the status of the next scrape now."""
+        self._read = self._status()
+
+    def read_broadcast(self) -> None:
+        """Build the status of the broadcast for the next scrape now."""
+        self._read_broadcast = self._broadcast()
 
     def describe(self) -> Iterable[Metric]:
         return ()  # so that registering does not scrape
 
     def collect(self) -> Iterable[Metric]:
-        status = self._status()
+        status, broadcast = self._read or self._status(), self._read_broadcast or self._broadcast()
+        self._read = self._read_broadcast = None
         for name, text, key in GAUGES:
             value = status.get(key)
             if value is not None:
@@ -242,7 +263,7 @@ class _StatusCollector(Collector):
         yield from _t_bcast(status.get("t_bcast_s") or {})
         yield from activation_families(status.get("activation"))
         yield from fleet.families(status.get("spending"))
-        yield from broadcast_metrics.families(self._broadcast())
+        yield from broadcast_metrics.families(broadcast)
 
 
 def _mismatch(mismatch: Mapping[str, Any] | None) -> Iterable[Metric]:

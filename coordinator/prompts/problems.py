@@ -31,7 +31,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.stop_strings import StopStrings
-from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 from rollcast.wire.token_ids import unpack_ids
 
 T = TypeVar("T")
@@ -65,6 +65,8 @@ class Problems:
         self._thread = thread
         self._loading = loading
         self._volatility = volatility
+        if isinstance(tokenizer, Tokenizer):
+            scorer.decode_by(tokenizer.to_json())
         self.ends = StopStrings(stop_strings, tokenizer.decode)
         self._sampled: OrderedDict[str, Problem] = OrderedDict()
 
@@ -208,14 +210,14 @@ class Problems:
         """
         return self.ends.end(unpack_ids(packed_turn()), 0) if self.ends.strings else None
 
-    async def score(self, rollout_id: RolloutId, problem_id: str, packed_completion: bytes) -> Verdict:
-        """Return the verdict on one completion of a sampled problem; the core decides whether to score it again."""
+    def score(self, rollout_id: RolloutId, problem_id: str, packed_completion: bytes) -> asyncio.Future[Verdict]:
+        """Score one completion of a sampled problem; the core decides whether to score it again. See Scorer.submit."""
         key, problem = f"rollout {rollout_id}", self._sampled[problem_id]
-        if self._scorer.decodes:  # a long completion of a published tokenizer would hold up every other upload
+        if self._scorer.decodes:  # a long completion would hold up every other upload
             item = ScoreItem(key, problem, "", packed_completion)
         else:
             item = ScoreItem(key, problem, self.tokenizer.decode(unpack_ids(packed_completion)))
-        return (await self._scorer.score([item]))[0]
+        return self._scorer.submit(item)
 
     async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Score:
         """Score one completion of a problem of an evaluation set.

@@ -31,6 +31,7 @@ class AsyncWork:
         self._fail = fail
         self._ended = ended
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def durable(self, change: asyncio.Future[Any], what: str) -> None:
         """Wait until a change is durable; cancelling the wait does not undo the change.
@@ -65,6 +66,25 @@ class AsyncWork:
 
         change.add_done_callback(done)
 
+    def when_done(self, result: asyncio.Future[T], then: Callable[[T], None]) -> None:
+        """Call ``then`` with a result once it is there, unless this is closed; an error ends the run as a task's does.
+
+        This costs a fraction of a task.
+        """
+
+        def done(future: asyncio.Future[T]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if self._is_closed:
+                return
+            if error is None:
+                then(future.result())
+            elif isinstance(error, Exception) and not self._ended():
+                self._fail(error)
+
+        result.add_done_callback(done)
+
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task; its error ends the run."""
         task = asyncio.create_task(work)
@@ -78,7 +98,8 @@ class AsyncWork:
             self._fail(error)
 
     async def close(self) -> None:
-        """Cancel the tasks that are in progress."""
+        """Cancel the tasks that are in progress; results that come later are dropped."""
+        self._is_closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

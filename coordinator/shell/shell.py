@@ -11,8 +11,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
+import msgspec
 import structlog
 
 from coordinator.core.broadcast.problem import RelayProblem
@@ -84,6 +86,7 @@ from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.store import RunStore
+from coordinator.metrics.broadcast import PEERS_LABELLED_MAX
 from coordinator.metrics.sinks.sink import Sink
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
@@ -97,7 +100,7 @@ from coordinator.shell.event_log import EventRows
 from coordinator.shell.peer_sender import Announcements, PeerSender, ToPeer, announcement_message
 from coordinator.shell.pending_calls import PendingCalls, answered
 from coordinator.shell.sessions import Sessions
-from coordinator.verifiers.scorer import Failed
+from coordinator.verifiers.scorer import Failed, Verdict
 from rollcast.runtime.errors import EpochOver, NotScored, RollcastError, RunFolderError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
@@ -281,7 +284,7 @@ class Shell:
             self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))
         recorded = self._ledger.record_step(event.step, event.values)
         try:
-            self._sink.write(event.step, step_metrics(self.status(), event.values))
+            self._sink.write(event.step, step_metrics(self.exported_status(), event.values))
         except RollcastError as error:
             self.fail(error)
         await self._async.durable(recorded, "the figures of a step")
@@ -341,6 +344,14 @@ class Shell:
         """Return the run's status as JSON values, as every screen shows it."""
         return self._core.status(self.clock()).to_json()
 
+    def exported_status(self) -> dict[str, Any]:
+        """Return the status as metrics export it: members one by one only if each has series of its own."""
+        core = self._core
+        if len(core.state.members) <= PEERS_LABELLED_MAX:
+            return self.status()
+        status: dict[str, Any] = msgspec.to_builtins(core.run_status(self.clock()))
+        return status
+
     def broadcast(self) -> dict[str, Any]:
         """Return how far the newest version has spread, as JSON values."""
         return self._core.broadcast(self.clock()).to_json()
@@ -375,7 +386,7 @@ class Shell:
             case AnswerUpload() | ServeBatch() | AnswerEpoch():
                 self._calls.answer(action)
             case ScoreRollout():
-                self._async.start(self._score(action))
+                self._score(action)
             case ScoreEvaluation():
                 self._async.start(self._score_evaluation(action))
             case SendAnnouncement():
@@ -466,8 +477,11 @@ class Shell:
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
         self.apply(PromptsSupplied(await self._problems.sample(action.count, action.steps)))
 
-    async def _score(self, action: ScoreRollout) -> None:
-        verdict = await self._problems.score(action.rollout_id, action.problem_id, action.packed_completion)
+    def _score(self, action: ScoreRollout) -> None:
+        scored = self._problems.score(action.rollout_id, action.problem_id, action.packed_completion)
+        self._async.when_done(scored, partial(self._scored, action))
+
+    def _scored(self, action: ScoreRollout, verdict: Verdict) -> None:
         if isinstance(verdict, Failed):
             self.apply(ScoringFailed(action.rollout_id, verdict.reason, verdict.detail, verdict.retryable))
             return

@@ -67,14 +67,7 @@ class JobQueue:
         return list(await asyncio.gather(*(self._score_one(item) for item in items)))
 
     async def _score_one(self, item: ScoreItem) -> Verdict:
-        if self._failure is not None:
-            raise self._failure
-        if len(item.completion_text) > COMPLETION_LENGTH_MAX:
-            return Scored(item.key, TOO_LONG)
-        job = self._unfinished.get(item.key)
-        if job is None or job.future.done():
-            job = self._new_job(item)
-        job.callers += 1
+        job = self._job(item)
         try:
             return await asyncio.shield(job.future)
         finally:
@@ -82,9 +75,28 @@ class JobQueue:
             if not job.callers:
                 job.future.cancel()  # no effect on a job that has its verdict
 
+    def submit(self, item: ScoreItem) -> asyncio.Future[Verdict]:
+        """Return the verdict's future, which its caller must not cancel: the item is scored in any case."""
+        return self._job(item).future
+
+    def _job(self, item: ScoreItem) -> Job:
+        """Return the job of an item, with one caller more."""
+        job = self._unfinished.get(item.key)
+        if job is None or job.future.done():
+            job = self._new_job(item)
+        job.callers += 1
+        return job
+
     def _new_job(self, item: ScoreItem) -> Job:
-        """Return a job in the queue, or on its way there while the queue is full."""
-        job = self._unfinished[item.key] = Job(item, asyncio.get_running_loop().create_future())
+        """Return a job in the queue, on its way there while the queue is full, or done if it needs no worker."""
+        job = Job(item, asyncio.get_running_loop().create_future())
+        if self._failure is not None:
+            job.future.set_exception(self._failure)
+            return job
+        if len(item.completion_text) > COMPLETION_LENGTH_MAX:
+            job.finish(Scored(item.key, TOO_LONG))
+            return job
+        self._unfinished[item.key] = job
         job.future.add_done_callback(lambda _: self._discard(job))
         if not self._queue.full():
             self._queue.put_nowait(job)
@@ -144,6 +156,10 @@ class QueueScorer:
     async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
         """Return the verdicts of the items, in their order; see Scorer.score."""
         return await self._jobs.score(items)
+
+    def submit(self, item: ScoreItem) -> asyncio.Future[Verdict]:
+        """Score one item; see Scorer.submit."""
+        return self._jobs.submit(item)
 
     def _serve_with(self, lanes: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Begin to serve the queue with these lanes."""

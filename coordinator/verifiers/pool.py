@@ -62,6 +62,13 @@ class VerifierPool(QueueScorer):
         self._timeout_s = timeout_s
         self._random = Random()
 
+    def decode_by(self, tokenizer_json: str) -> None:
+        """See Scorer."""
+        if not self.decodes:
+            self.decodes = True
+            for process in self._processes:
+                process.tokenizer_json = tokenizer_json
+
     @property
     def pids(self) -> list[int]:
         """Return the process ids of the running processes."""

@@ -31,10 +31,14 @@ class VerifierProcess(LineProcess):
             hello["tokenizer_folder"] = str(tokenizer_folder)
         super().__init__(command, hello, name="verifier", line_bytes_max=LINE_BYTES_MAX)
         self._timeout_s = timeout_s
+        self.tokenizer_json = ""
+        """The run's own tokenizer, by which it decodes token ids; empty: that of the folder, or none."""
+        self._knows_tokenizer = False
         self.together = False
         """Whether the items of a batch are scored at once; known once it has started."""
 
     async def start(self) -> Mapping[str, Any]:
+        self._knows_tokenizer = False
         answer = await super().start()
         self.together = bool(answer.get("together"))
         return answer
@@ -45,13 +49,16 @@ class VerifierProcess(LineProcess):
         Raises:
             WorkerDied: it ended before it had read the batch, so that no item is to blame.
         """
-        sent = [
+        message: dict[str, Any] = {}
+        if self.tokenizer_json and not self._knows_tokenizer:
+            message["tokenizer"], self._knows_tokenizer = self.tokenizer_json, True
+        message["items"] = [
             (one.problem.to_json(), {"token_ids": b64encode(one.token_ids).decode()})
             if one.token_ids
             else (one.problem.to_json(), one.completion_text)
             for one in items
         ]
-        await self.send({"items": sent}, self._timeout_s)
+        await self.send(message, self._timeout_s)
 
     async def result(self, key: str, items: int = 1) -> Verdict:
         """Return the verdict on the next item of the batch, under this key.

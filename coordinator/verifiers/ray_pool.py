@@ -112,6 +112,9 @@ class RayScorer(QueueScorer):
             ) from None
         self._serve_with(self._serve(one) for one in self._actors for _ in range(BATCHES_AT_ONCE))
 
+    def decode_by(self, tokenizer_json: str) -> None:
+        """See Scorer. Its actors get text."""
+
     async def close(self) -> None:
         """Stop the actors, and leave the cluster as it is."""
         await self._end_lanes()

@@ -7,6 +7,7 @@ does not end in its sandbox.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,6 +74,13 @@ class Scorer(Protocol):
         """Whether items may have token ids in place of the text."""
         ...
 
+    def decode_by(self, tokenizer_json: str) -> None:
+        """Decode token ids by this tokenizer, the run's own, from now on; a published one is known by its folder.
+
+        Afterwards ``decodes`` says whether the scorer does so.
+        """
+        ...
+
     async def start(self) -> None:
         """Start the workers and wait until each has loaded its task.
 
@@ -86,6 +94,13 @@ class Scorer(Protocol):
 
         Raises:
             TaskError: the scorer is closed, or its workers do not start any more.
+        """
+        ...
+
+    def submit(self, item: ScoreItem) -> asyncio.Future[Verdict]:
+        """Return the future of an item's verdict, without a task of its own; errors as in ``score``.
+
+        Its caller must not cancel it.
         """
         ...
 

@@ -3,6 +3,7 @@
     -> {"task": {...}, "seed": 7, "timeout_s": 10}      with "tokenizer_folder", a path, if it is to decode token ids
     <- {"ready": true, "together": false}  or {"refused": {"code", "what", "cause", "fix"}}
     -> {"items": [[problem as JSON text, completion], ...]}
+                                           the first time with "tokenizer", the run's own as JSON, if it has one;
                                            a completion is its text, or {"token_ids": base64 of little-endian uint32}
     <- ["scored", reward, exact, detail, parts] or ["failed", reason, detail, retryable]
                                            one line per item, as soon as it has a verdict
@@ -34,7 +35,7 @@ from coordinator.verifiers.messages import verdict_message
 from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, TOO_LONG, Failed, Scored, Verdict
 from coordinator.workers.child import Pipe, keep_quiet
 from rollcast.runtime.errors import RollcastError, TaskError
-from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 
 TOKEN_BYTES = 4
 ADDRESS_SPACE_BYTES = 4 << 30  # sympy and numpy reserve much more than they use
@@ -52,7 +53,7 @@ def main(build: BuildTask = build_task) -> int:
         config = task_config_from_json(json.dumps(hello["task"]))
         task = build(config, int(hello["seed"]))
         task.warm_up()
-        read = CompletionReader(hello.get("tokenizer_folder"))
+        read = CompletionReader.from_folder(hello.get("tokenizer_folder"))
     except RollcastError as error:
         pipe.send({"refused": {"what": error.what, "cause": error.cause, "fix": error.fix}})
         return 1
@@ -61,7 +62,10 @@ def main(build: BuildTask = build_task) -> int:
     pipe.send({"ready": True, "together": together})
     with asyncio.Runner() as runner:
         while True:
-            items = pipe.receive()["items"]
+            message = pipe.receive()
+            items = message["items"]
+            if "tokenizer" in message:
+                read = CompletionReader(Tokenizer.from_json(message["tokenizer"]))
             if together:
                 _limit_cpu(timeout_s * len(items))
                 for verdict in runner.run(_score_together(task, read, items, timeout_s)):
@@ -73,22 +77,24 @@ def main(build: BuildTask = build_task) -> int:
 
 
 class CompletionReader:
-    """Returns the text of a completion, decoded if it came as token ids.
+    """Returns the text of a completion, decoded if it came as token ids; ``tokenizer`` None: all come as text."""
 
-    Args:
-        tokenizer_folder: the folder of a published tokenizer; None: completions come as text.
+    def __init__(self, tokenizer: TextTokenizer | None) -> None:
+        self._tokenizer = tokenizer
 
-    Raises:
-        ModelError, MissingExtra: see HubTokenizer.
-    """
+    @classmethod
+    def from_folder(cls, tokenizer_folder: str | None) -> CompletionReader:
+        """Return a reader with the published tokenizer of a folder; None: with none.
 
-    def __init__(self, tokenizer_folder: str | None) -> None:
-        self._tokenizer: TextTokenizer | None = None
-        if tokenizer_folder is not None:
-            # Imported only here: it takes a tenth of a second, of a process for which a run waits when it starts.
-            from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
+        Raises:
+            ModelError, MissingExtra: see HubTokenizer.
+        """
+        if tokenizer_folder is None:
+            return cls(None)
+        # Imported only here: it takes a tenth of a second, of a process for which a run waits when it starts.
+        from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
 
-            self._tokenizer = HubTokenizer(Path(tokenizer_folder), ChatSettings(enabled=False))
+        return cls(HubTokenizer(Path(tokenizer_folder), ChatSettings(enabled=False)))
 
     def __call__(self, completion: Any) -> str:
         if isinstance(completion, str):

@@ -92,15 +92,20 @@ class ViewRegistry:
             unix_s=run.unix_clock(),
         )
 
-    def sample(self) -> None:
-        """Take a sample for the charts and update the alerts, also while no page is open."""
+    def sample(self) -> Iterator[None]:
+        """Take a sample for the charts and update the alerts, also while no page is open.
+
+        Yields between its parts, so that the event loop serves others there: each takes a while for a large fleet.
+        """
         run, status, spending = self.run, self._status(), self.run.spending()
+        yield
         state, now = run.core.state, run.clock()
         accounts = state.accounts
         dropped, too_old = accounts.dropped.total(), accounts.dropped["stale"] + accounts.dropped["group_stale"]
         self._counts.append(_Counts(now, accounts.accepted, accounts.trained + dropped, too_old))
         self._versions.observe(state)
         self._wrong(status, spending)
+        yield
         self.history.add(run.unix_clock(), take_sample(state, status, spending, now=now))
 
     def _status(self) -> RunStatus:

@@ -137,7 +137,15 @@ class LineProcess:
         """
         if self._process is None or self._process.stdout is None:
             raise WorkerDied("it is not running")
-        stdout = self._process.stdout
+        if b"\n" not in self._unread:
+            await self._read_line(self._process.stdout, timeout_s)
+        line, _, self._unread = self._unread.partition(b"\n")
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise WorkerDied("its answer is not JSON") from None
+
+    async def _read_line(self, stdout: asyncio.StreamReader, timeout_s: float | None) -> None:
         try:
             async with asyncio.timeout(timeout_s), self._reading:
                 while b"\n" not in self._unread:
@@ -147,11 +155,6 @@ class LineProcess:
                     self._unread += data
         except TimeoutError:
             raise WorkerHung(f"no answer within {timeout_s:g} s") from None
-        line, _, self._unread = self._unread.partition(b"\n")
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            raise WorkerDied("its answer is not JSON") from None
 
     async def kill(self) -> None:
         """Kill the process group now and wait until it has ended; a ``receive`` that waits raises WorkerDied."""

@@ -17,6 +17,7 @@ from rollcast.wire.ids import PeerId
 REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
 PLANNED_IN_LINE_MAX = 500  # members; a larger plan takes longer than other events may wait
+READ_A_TURN = 2500  # members whose rates are read for a plan in one turn: some 20 ms
 IN_LINE_AGAIN_SHARE = 0.75  # of that number, below which a shrinking fleet is planned in line again: no flapping
 MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is asked for
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
@@ -40,6 +41,8 @@ class Broadcasts:
         self._site_links: dict[PeerId, frozenset[PeerId]] = {}  # members of its site to which each member is linked
         self._asked = 0  # plans that were made beside the loop
         self._is_large = False  # whether the newest plan was asked for beside the loop
+        self._unread: list[Member] = []  # members that the next large plan still has to read
+        self._nodes: list[RelayNode] = []  # those that it has read
         self.problem: RelayProblem | None = None
         """The problem that is being solved beside the loop; None if none is."""
 
@@ -103,6 +106,8 @@ class Broadcasts:
 
     def tick(self, now: float) -> list[Action]:
         """Plan again if that is due; otherwise have a peer measure its uplink if that is needed."""
+        if self._unread:
+            return self._read_on(now)
         if self._state.reach.given_up.tick(now) or now >= self._due_at:
             return self.replan(now)
         return self._probe(now)
@@ -112,7 +117,7 @@ class Broadcasts:
         self._due_at = float("inf")
         if self._state.ended:  # every member is leaving, and nothing is relayed any more
             return []
-        is_made = self.problem is not None and now - self._planned_at < MADE_WITHIN_S
+        is_made = (self.problem is not None or bool(self._unread)) and now - self._planned_at < MADE_WITHIN_S
         if is_made and len(self._state.members) > PLANNED_IN_LINE_MAX * IN_LINE_AGAIN_SHARE:
             self._due_at = now  # after the one that is being made; until then every tick asks again
             return []
@@ -120,10 +125,21 @@ class Broadcasts:
         self._is_large = len(members) > PLANNED_IN_LINE_MAX * (IN_LINE_AGAIN_SHARE if self._is_large else 1.0)
         self._planned_at = now
         self._state.links.settle()
-        nodes = [self._node(member, now) for member in members]
-        self.problem = self._state.relay.problem(nodes, beside=True) if self._is_large else None
+        self.problem, self._unread, self._nodes = None, [], []
         if not self._is_large:
-            return list(self._state.relay.replan(nodes))
+            return list(self._state.relay.replan([self._node(member, now) for member in members]))
+        self._unread = members[::-1]
+        return self._read_on(now)
+
+    def _read_on(self, now: float) -> list[Action]:
+        """Read the next members' rates for a large plan, and ask for the plan once all were read."""
+        for _ in range(min(READ_A_TURN, len(self._unread))):
+            member = self._unread.pop()
+            if self._state.members.get(member.peer_id) is member:
+                self._nodes.append(self._node(member, now))
+        if self._unread or self._state.ended:
+            return []
+        self.problem, self._nodes = self._state.relay.problem(self._nodes, beside=True), []
         if self.problem is None:
             return []
         self._asked += 1

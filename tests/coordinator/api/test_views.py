@@ -119,7 +119,7 @@ async def test_stream_sends_views_and_only_new_rows(tmp_path: Path) -> None:
                     await ledger.record_event("standby", "12D3a", "off", cause="plan 1")
                     with (tmp_path / "runs" / "one" / "metrics.jsonl").open("a") as file:
                         file.write('{"step": 2, "loss": 0.4}\n')
-                    views._registry.sample()
+                    list(views._registry.sample())
                 if {"steps", "history"} <= set(told) and len(told.get("events", ())) == 2:
                     break
         assert {"overview", "workers", "broadcast", "capacity"} <= set(told)

@@ -152,9 +152,17 @@ class Decoding:
 
     async def close(self) -> None: ...
 
+    def decode_by(self, tokenizer_json: str) -> None:
+        self.tokenizer_json = tokenizer_json
+
     async def score(self, items: Sequence[ScoreItem]) -> list[Verdict]:
-        self.items += items
-        return [Scored(one.key, Score(1.0, True)) for one in items]
+        return [await self.submit(item) for item in items]
+
+    def submit(self, item: ScoreItem) -> asyncio.Future[Verdict]:
+        self.items.append(item)
+        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        verdict.set_result(Scored(item.key, Score(1.0, True)))
+        return verdict
 
 
 async def test_where_the_scorer_decodes_no_completion_is_decoded_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +173,7 @@ async def test_where_the_scorer_decodes_no_completion_is_decoded_on_the_loop(mon
     verdict = await problems.score(RolloutId(1), "p", pack_ids((2, 70_000)))
     await problems.close()
     assert verdict == Scored("rollout 1", Score(1.0, True))
+    assert scorer.tokenizer_json == SMALL.to_json()
     assert [one.token_ids for one in scorer.items] == [b"\x02\0\0\0\x70\x11\x01\0"]
 
 

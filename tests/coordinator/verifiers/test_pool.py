@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -33,6 +35,8 @@ from coordinator.verifiers.scorer import (
 from coordinator.workers.line_process import LineProcess
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.hub_tokenizer import HubTokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
@@ -137,6 +141,26 @@ async def test_processes_decode_token_ids(tmp_path: Path) -> None:
     rewards = [one.score.reward for one in found if isinstance(one, Scored)]
     assert rewards == [1.0, 0.0, 0.0, 1.0]
     assert found[2] == Scored("2", TOO_LONG)
+
+
+async def test_processes_decode_by_the_tokenizer_of_the_run_also_after_they_were_replaced(tmp_path: Path) -> None:
+    task = task_config_to_json(JsonlTask(kind="jsonl", path=tmp_path / "never-read.jsonl", check=ExactCheck()))
+    pool, tokenizer = VerifierPool(task, 0, 1, 10.0, 100), Tokenizer((), "0123456789")
+    pool.decode_by(tokenizer.to_json())
+    assert pool.decodes
+    problem = Problem("jsonl:0", "6+6=", "12", {})
+    right = ScoreItem("right", problem, "", pack_ids([*tokenizer.encode("12"), tokenizer.eos_id]))
+    wrong = ScoreItem("wrong", problem, "", pack_ids(tokenizer.encode("13")))
+    await pool.start()
+    try:
+        found = [await pool.submit(right)]
+        os.kill(pool.pids[0], signal.SIGKILL)
+        while isinstance(again := await pool.submit(wrong), Failed):  # the process died with it, or is being replaced
+            pass
+        found += [again, *await pool.score([right])]
+    finally:
+        await pool.close()
+    assert [one.score.reward for one in found if isinstance(one, Scored)] == [1.0, 0.0, 1.0]
 
 
 def code_pool(folder: Path, timeout_s: float, total_timeout_s: float) -> VerifierPool:

@@ -186,7 +186,7 @@ def registry(run: World) -> ViewRegistry:
 def test_alerts_are_found_while_no_page_is_open() -> None:
     run = World()
     views = registry(run)
-    views.sample()
+    list(views.sample())
     run.now += 30.0
     alerts = {one.id: one.since_s for one in views.overview().alerts}
     assert alerts == {"no_origin": 30.0, "no_workers": 30.0}
@@ -196,10 +196,10 @@ def test_rates_are_those_of_the_last_minutes() -> None:
     run = world("a")
     views = registry(run)
     assert views.overview().rollouts_per_s is None
-    views.sample()
+    list(views.sample())
     run.now += 10.0
     run.core.state.accounts.accepted += 40
-    views.sample()
+    list(views.sample())
     assert views.overview().rollouts_per_s == pytest.approx(4.0)
     newest = views.history.newest()
     assert newest is not None

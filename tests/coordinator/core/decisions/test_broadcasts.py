@@ -210,3 +210,23 @@ def test_a_plan_that_lost_what_it_continues_from_is_made_afresh_in_a_replay_too(
         plans.append(problem.before)
     assert plans[0] is None
     assert plans[1] is not None
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_the_rates_of_very_many_members_are_read_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcasts, "READ_A_TURN", 3)
+    fleet = Fleet(7)
+    while fleet.core.relay_problem is None:
+        assert only(fleet.handle(Tick()), PlanRelays) == [] or fleet.core.relay_problem is not None
+    fleet.handle(RelaysPlanned(1))
+    fleet.now += 60.0
+    fleet.core._broadcasts.replan(fleet.now)  # reads the origin, p0 and p1
+    fleet.handle(PeerLeft(PeerId("p1"), "gone"))
+    fleet.handle(PeerLeft(PeerId("p5"), "gone"))
+    assert only(fleet.handle(Tick()), PlanRelays) == []
+    asked = only(fleet.handle(Tick()), PlanRelays)
+    problem = fleet.core.relay_problem
+    assert problem is not None
+    assert [node.peer_id for node in problem.nodes] == ["origin", "p0", "p1", "p2", "p3", "p4", "p6"]
+    sent = only(fleet.handle(RelaysPlanned(asked[0].number)), SendPlan)
+    assert "p1" not in {plan.peer_id for plan in sent}
