@@ -77,13 +77,18 @@ def checksum(actions: Sequence[Action]) -> int:
 def _decided(action: Action) -> Any:
     if isinstance(action, CommitTogether):
         return [(type(one).__name__, _decided(one)) for one in action.changes]
-    if isinstance(action, StoreRollout | StoreTurn | StoreEpisode):
+    if isinstance(action, StoreRollout):  # the most frequent one, and replace() is slow
+        return StoreRollout(action.rollout_id, action.peer_id, _bare(action.rollout))
+    if isinstance(action, StoreTurn | StoreEpisode):
         return replace(action, rollout=_bare(action.rollout))
     return action
 
 
 def _bare(rollout: Rollout) -> Rollout:
-    return replace(rollout, segments=(), body=b"")
+    return Rollout(
+        *(rollout.lease_id, rollout.fencing_token, rollout.group_id, rollout.sample_index, ()),
+        *(rollout.finish_reason, rollout.generate_s, b"", rollout.routed_prompt_tokens, rollout.prefix_digest),
+    )
 
 
 def event_entry(now: float, event: Event, actions: Sequence[Action]) -> EventEntry:
@@ -92,7 +97,8 @@ def event_entry(now: float, event: Event, actions: Sequence[Action]) -> EventEnt
     if isinstance(event, RolloutReceived):
         for action in actions:
             if isinstance(action, StoreRollout) and action.rollout is event.rollout:
-                return EventEntry(now, replace(event, rollout=_bare(event.rollout)), crc, action.rollout_id)
+                bare = RolloutReceived(event.upload_id, event.peer_id, _bare(event.rollout), event.text_end)
+                return EventEntry(now, bare, crc, action.rollout_id)
         event = replace(event, rollout=replace(event.rollout, body=b""))
     return EventEntry(now, event, crc)
 

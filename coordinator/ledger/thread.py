@@ -1,6 +1,7 @@
 """Run the thread that owns a ledger's connection, with group commit.
 
-The changes of one turn of the event loop go to the thread together: waking it for each costs more than most changes.
+The changes of one turn of the event loop go to the thread together, and under load those of HAND_OVER_S: waking the
+thread for each costs more than most changes.
 All changes that were queued during one commit go into the next transaction, so that they share an fsync. A change's
 future is done after the commit that holds it.
 """
@@ -24,6 +25,7 @@ T = TypeVar("T")
 Entry = tuple[Change[Any], asyncio.Future[Any]]
 
 COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of them
+HAND_OVER_S = 0.003  # between two hand-overs to the thread; a change that comes later is handed over at once
 CLOSE_TIMEOUT_S = 60.0
 
 _log = structlog.get_logger()
@@ -58,7 +60,8 @@ class LedgerThread:
         self._queue_max = queue_max
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[list[Entry] | None] = queue.SimpleQueue()  # None: the last changes came before
-        self._turn: list[Entry] = []  # of the loop's present turn
+        self._turn: list[Entry] = []  # that are handed over together
+        self._handed_over_at = float("-inf")  # the loop's time
         self._waiting = 0
         self._closing = False
         self._failure: asyncio.Future[StoreError] = self._loop.create_future()
@@ -92,15 +95,23 @@ class LedgerThread:
         else:
             self._waiting += 1
             if not self._turn:
-                self._loop.call_soon(self._hand_over)
+                self._schedule()
             self._turn.append((change, future))
         return future
 
+    def _schedule(self) -> None:
+        next_at = self._handed_over_at + HAND_OVER_S
+        if self._loop.time() >= next_at:
+            self._loop.call_soon(self._hand_over)
+        else:
+            self._loop.call_at(next_at, self._hand_over)
+
     def _hand_over(self) -> None:
-        """Pass the changes of this turn of the loop to the thread."""
+        """Pass the changes that have gathered to the thread."""
         if self._turn:
             self._queue.put(self._turn)
             self._turn = []
+            self._handed_over_at = self._loop.time()
 
     # ---------------------------------------------------------------- writer thread
 

@@ -1,7 +1,7 @@
 """Carry frames over one connection between a gateway and the core, whatever the transport below.
 
-What an end sends in one turn of its loop leaves as one frame. Each end sends at least a Beat a second: an end that
-hears nothing for SILENT_BEATS of its own beats takes the other for lost.
+What an end sends in one turn of its loop leaves as one frame, and under load what it sends within GATHER_S. Each end
+sends at least a Beat a second: an end that hears nothing for SILENT_BEATS of its own beats takes the other for lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ log = structlog.get_logger()
 
 BEAT_S = 1.0
 SILENT_BEATS = 10  # beats of this end: time in which its loop did not run counts for one of them at most
+GATHER_S = 0.002  # between two frames of an end; an item that comes later leaves with its turn
 FRAME_BYTES = 1 << 20  # of items, from which a frame leaves before the turn ends
 READ_BYTES = 256 << 10
 WAITING_BYTES_MAX = 256 << 20  # that wait for the other end; an end that lets more wait is lost
@@ -49,6 +50,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._buffer = bytearray(READ_BYTES)
         self._items: list[bytes] = []
         self._items_bytes = 0
+        self._sent_at = float("-inf")  # the loop's time
         self._silent_beats = 0
         self._beat_timer: asyncio.TimerHandle | None = None
         self._ended_because = ""
@@ -65,12 +67,16 @@ class LinkConnection(asyncio.BufferedProtocol):
         return None if self._transport is None else self._transport.get_extra_info("ssl_object")
 
     def send(self, item: ToCore | ToGateway) -> None:
-        """Send an item with the others of this turn; it is discarded once the link has ended."""
+        """Send an item with others; it is discarded once the link has ended."""
         if not self.is_open:
             return
         data = encode(item)
         if not self._items:
-            self._loop.call_soon(self._flush)
+            next_at = self._sent_at + GATHER_S
+            if self._loop.time() >= next_at:
+                self._loop.call_soon(self._flush)
+            else:
+                self._loop.call_at(next_at, self._flush)
         self._items.append(data)
         self._items_bytes += len(data)
         if self._items_bytes >= FRAME_BYTES:
@@ -127,6 +133,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             return
         items, self._items, self._items_bytes = self._items, [], 0
         self._transport.write(frame(items))
+        self._sent_at = self._loop.time()
         if self.waiting_bytes > WAITING_BYTES_MAX:
             self.abort(f"the other end does not read: {self.waiting_bytes} bytes wait for it")
 

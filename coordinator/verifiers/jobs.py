@@ -23,6 +23,8 @@ from rollcast.runtime.errors import RollcastError, TaskError
 BATCH_ITEMS = 16
 """Items that a worker gets at once: few enough to share work between workers, enough to make messages cheap."""
 BATCH_TEXT_LENGTH_MAX = 1 << 20
+GATHER_S = 0.01
+"""Seconds for which a batch waits for further items: a message for each would cost more than most checks."""
 ALONE_MAX = 4096  # keys that are remembered as those of items that may have ended a worker
 
 
@@ -54,6 +56,7 @@ class JobQueue:
         self._unfinished: dict[str, Job] = {}
         self._alone: OrderedDict[str, None] = OrderedDict()
         self._failure: RollcastError | None = None
+        self._gathering = asyncio.Lock()  # one idle worker gathers a batch, where each would take one job
 
     @property
     def full(self) -> bool:
@@ -112,9 +115,15 @@ class JobQueue:
             job.future.exception()  # marks the exception as retrieved, also when no caller waits any more
 
     async def next_batch(self) -> list[Job]:
-        """Return at least one job, and as many more as wait and fit into a batch; without those that are done."""
+        """Return at least one job, and as many more as come and fit into a batch; without those that are done."""
+        async with self._gathering:
+            return await self._gathered()
+
+    async def _gathered(self) -> list[Job]:
         jobs = [await self._queue.get()]
         length = jobs[0].item.length
+        if self._batch_items > 1 and self._queue.qsize() < self._batch_items - 1:
+            await asyncio.sleep(GATHER_S)
         if jobs[0].item.key in self._alone:
             return [job for job in jobs if not job.future.done()]
         while len(jobs) < self._batch_items and length < BATCH_TEXT_LENGTH_MAX and not self._queue.empty():

@@ -53,7 +53,7 @@ def id_count(packed: bytes) -> int:
 
 def largest_id(packed: bytes) -> int:
     """Return the largest id; -1 if there is none."""
-    return int(id_array(packed).max()) if packed else -1
+    return int(np.maximum.reduce(id_array(packed))) if packed else -1
 
 
 def last_id(packed: bytes) -> int:
