@@ -22,7 +22,14 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.checks import require
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions.chunks import BytesLike
-from rollcast.wire.versions.delta_blocks import RECORD_HEADER, BlockDecoder, BlockEncoder, Items, payload_bytes_max
+from rollcast.wire.versions.delta_blocks import (
+    RECORD_HEADER,
+    WHOLE,
+    BlockDecoder,
+    BlockEncoder,
+    Items,
+    payload_bytes_max,
+)
 from rollcast.wire.versions.tensors import ITEM_SIZE_BYTES, TensorSpec
 
 _MAGIC = b"RCD\x01"  # the last byte is the format's number
@@ -75,7 +82,9 @@ class InPlace:
         """Do nothing: the block is part of the state."""
 
 
-def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike) -> Iterator[bytes]:
+def encode_delta(
+    tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike, *, invertible: bool = False
+) -> Iterator[bytes]:
     """Yield the delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
 
     It uses one thread: two threads on two cores were not faster.
@@ -83,7 +92,8 @@ def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state:
     Args:
         tensors: the tensor table of both states.
         old_state: the state that the receiver holds.
-        new_state: the state that the receiver is to hold.
+        new_state: the state that the receiver is to hold; the bytes of a block are read when its piece is requested.
+        invertible: make a delta that also leads from ``new_state`` back to ``old_state``.
 
     Raises:
         MalformedMessage: the tensors do not fill the states.
@@ -91,11 +101,22 @@ def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state:
     old, new = memoryview(old_state).cast("B"), memoryview(new_state).cast("B")
     _check_table(tensors, len(old))
     _check_table(tensors, len(new))
-    encoder = BlockEncoder()
+    encoder = BlockEncoder(invertible=invertible)
     yield _MAGIC
     for block in _blocks(tensors):
         stretch = slice(block.offset_bytes, block.stop)
         yield encoder.encode(block.items(old[stretch]), block.items(new[stretch]))
+
+
+def is_invertible(delta: BytesLike) -> bool:
+    """Return whether a DeltaDecoder with ``inverse`` can use this delta; False if it is malformed."""
+    view, at = memoryview(delta).cast("B"), len(_MAGIC)
+    while at + RECORD_HEADER.size <= len(view):
+        kind, size_bytes = RECORD_HEADER.unpack_from(view, at)
+        if kind == WHOLE:
+            return False
+        at += RECORD_HEADER.size + size_bytes
+    return at == len(view)
 
 
 def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
@@ -121,6 +142,7 @@ class DeltaDecoder:
     Args:
         tensors: the tensor table of both states.
         state: the old state.
+        inverse: turn the new state into the old one instead.
 
     Attributes:
         done_bytes: the bytes of the state, from its beginning, that are new.
@@ -129,14 +151,14 @@ class DeltaDecoder:
         MalformedMessage: the tensors do not fill the state.
     """
 
-    def __init__(self, tensors: Sequence[TensorSpec], state: StateBlocks) -> None:
+    def __init__(self, tensors: Sequence[TensorSpec], state: StateBlocks, *, inverse: bool = False) -> None:
         _check_table(tensors, state.size_bytes)
         self.done_bytes = 0
         self._state = state
         self._blocks = _blocks(tensors)
         self._block: _Block | None = None
         self._kind: int | None = None  # kind of the record whose payload is awaited
-        self._decoder = BlockDecoder()
+        self._decoder = BlockDecoder(inverse=inverse)
         self._buffer = bytearray()
         self._wanted_bytes = len(_MAGIC)  # bytes that the buffer needs for the next step
         self._started = False

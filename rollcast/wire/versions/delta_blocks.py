@@ -60,10 +60,15 @@ def payload_bytes_max(item_size_bytes: int, count: int) -> int:
 
 
 class BlockEncoder:
-    """An encoder of blocks, one after the other; two threads must not use it at once."""
+    """An encoder of blocks, one after the other; two threads must not use it at once.
 
-    def __init__(self) -> None:
+    Args:
+        invertible: use no kind from which the old items cannot be computed.
+    """
+
+    def __init__(self, *, invertible: bool = False) -> None:
         self._zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+        self._plain = DENSE if invertible else WHOLE  # the kind that is never longer than the items themselves
 
     def encode(self, old: Items, new: Items) -> bytes:
         """Return the record of one block. ``old`` and ``new``: [n] unsigned integers, of the same dtype and length."""
@@ -74,7 +79,7 @@ class BlockEncoder:
         kind = SPARSE if changed < _CHOOSE_FROM_SHARE * len(new) else self._best_kind(old, new, is_changed)
         payload = self._payload(kind, old, new, is_changed)
         if len(payload) > payload_bytes_max(new.itemsize, len(new)):
-            kind, payload = WHOLE, self._payload(WHOLE, old, new, is_changed)  # the sample was unlike the rest
+            kind, payload = self._plain, self._payload(self._plain, old, new, is_changed)  # the sample was unlike it
         return RECORD_HEADER.pack(kind, len(payload)) + payload
 
     def _best_kind(self, old: Items, new: Items, is_changed: Mask) -> int:
@@ -83,9 +88,9 @@ class BlockEncoder:
         stretch = slice(start, start + _SAMPLE_ITEMS)
         sample = old[stretch], new[stretch], is_changed[stretch]
         if not sample[2].any():
-            return WHOLE if np.mean(is_changed) > _SPARSE_SHARE_MAX else SPARSE
-        forms = (SPARSE, DENSE, WHOLE) if np.mean(is_changed) <= _SPARSE_SHARE_MAX else (DENSE, WHOLE)
-        return min(forms, key=lambda kind: len(self._payload(kind, *sample)))
+            return self._plain if np.mean(is_changed) > _SPARSE_SHARE_MAX else SPARSE
+        forms = {DENSE, self._plain} | ({SPARSE} if np.mean(is_changed) <= _SPARSE_SHARE_MAX else set())
+        return min(sorted(forms), key=lambda kind: len(self._payload(kind, *sample)))
 
     def _payload(self, kind: int, old: Items, new: Items, is_changed: Mask) -> bytes:
         if kind == SPARSE:
@@ -145,22 +150,30 @@ def _differences_of(old: Items, new: Items) -> tuple[Bytes, Bytes, Bytes, Bytes]
 
 
 class BlockDecoder:
-    """A decoder of blocks in place, one after the other."""
+    """A decoder of blocks in place, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        inverse: turn new items into old ones instead.
+    """
+
+    def __init__(self, *, inverse: bool = False) -> None:
+        self._inverse = inverse
         self._zstd = zstandard.ZstdDecompressor(max_window_size=limits.DELTA_WINDOW_BYTES_MAX)
 
     def apply(self, kind: int, payload: memoryview, items: Items) -> None:
         """Turn old items into new ones; ``items``: [n] unsigned integers, writable.
 
         Raises:
-            MalformedMessage: the payload is not a record of a block of n items; ``items`` is unchanged.
+            MalformedMessage: the payload is not a record of a block of n items, or the old items do not follow from
+                it; ``items`` is unchanged.
         """
         if kind == SPARSE:
             self._apply_sparse(payload, items)
         elif kind == DENSE:
-            items += _unzigzag(self._joined_planes(payload, items))
+            differences = _unzigzag(self._joined_planes(payload, items))
+            items += np.negative(differences) if self._inverse else differences
         elif kind == WHOLE:
+            require(not self._inverse, "delta: a block that has no inverse")
             items[:] = self._joined_planes(payload, items)
         else:
             require(kind == UNCHANGED and not payload, "delta: unknown kind of block")
@@ -176,7 +189,7 @@ class BlockDecoder:
         positions = _positions_of(streams.take(gap_count), streams.take_bits(count * shift), shift, count, len(items))
         differences = _differences(streams, count, items.itemsize)
         streams.finish()
-        items[positions] += differences
+        items[positions] += np.negative(differences) if self._inverse else differences
 
     def _joined_planes(self, payload: memoryview, items: Items) -> Items:
         header = struct.Struct(f"<{items.itemsize}I")
