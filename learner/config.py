@@ -168,11 +168,19 @@ class PublishConfig(ConfigModel):
     """Whether to publish the difference from the previous version too, where it is shorter than half of the version."""
     squash_versions: int = Field(8, ge=0, le=64)
     """Publish a second delta that starts this many publications earlier, for peers that missed some; below 2: none."""
+    states_in_memory: bool = True
+    """Whether states that follow from others by deltas are kept in memory, as many as fit, and not written to disk. A
+    learner whose processes write versions into a run folder that they share writes all of them."""
     timeout_s: float = Field(60.0, gt=0.0)
     """Seconds within which the origin must acknowledge one version as durable."""
     keep_versions: int = Field(16, ge=2)
     """Versions that the learner keeps for behaviour log-probabilities and deltas; never fewer than S + 2 or
     squash_versions."""
+
+    @property
+    def keeps_states_in_memory(self) -> bool:
+        """Return whether states stay in memory if one process writes them."""
+        return self.states_in_memory and self.deltas
 
     def versions_kept(self, staleness_limit: int) -> int:
         """Return the number of versions that the learner keeps in a run with this staleness limit S."""

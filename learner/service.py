@@ -170,7 +170,7 @@ class _Life:
             held_out = next(iter(sets.values()))
             host = await self._begin(trainer, checkpoints, held_out)
             self._reporter.note(oldest_checkpoint_step=min(await self._on_worker(checkpoints.steps)))
-            retained = RetainedVersions(self._folder.versions, mapped=int(self._facts.info.staleness_limit) + 2)
+            retained = self._retained()
             retained.remove_unfinished()
             evaluations = self._evaluations(sets, trainer, retained)
             stack.push_async_callback(evaluations.cancel)
@@ -266,6 +266,14 @@ class _Life:
             }
 
         return await self._on_worker(build)
+
+    def _retained(self) -> RetainedVersions:
+        config = self._config
+        return RetainedVersions(
+            self._folder.versions,
+            mapped=int(self._facts.info.staleness_limit) + 2,
+            in_memory=config.publish.keeps_states_in_memory and not config.distributed.shared_run_folder,
+        )
 
     def _evaluations(self, sets: Mapping[str, HeldOut], trainer: Trainer, retained: RetainedVersions) -> Evaluations:
         wanted = self._config.evaluation
@@ -378,9 +386,10 @@ class _Life:
         if host.newest_version == host.step:
             version = Version(host.step)
             begin: Begin = trainer.begin_freeze
-            if self._base_hash and version == BASE_VERSION:
+            is_base = bool(self._base_hash) and version == BASE_VERSION
+            if is_base:
                 begin = self._bases.first_version(self._base_hash, self._facts.model)
-            snapshot = await self._on_worker(lambda: retained.freeze(version, begin))
+            snapshot = await self._on_worker(lambda: retained.freeze(version, begin, on_disk=is_base))
             await publications.start(version, snapshot)
             await publications.finish()
         return True

@@ -117,7 +117,7 @@ class FileWeights:
         """Return the function that writes the weights; see learner.publishing.versions.RetainedVersions.freeze."""
 
         def write() -> tuple[TensorSpec, ...]:
-            with path.open("wb") as file:
+            with path.open("r+b") as file:
                 for _ in self.tensors:
                     file.write(self._block.data)
             return self.tensors
@@ -145,7 +145,8 @@ class NoiseLearner:
         self._file_weights: FileWeights | None = None
         self._made_at = 0.0  # Unix time at which the newest state was made, or began to be frozen
         self._freeze_s = 0.0
-        self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, mapped=1)
+        folder, in_memory = RunFolder(config.run_folder).prepare().versions, config.publish.keeps_states_in_memory
+        self._retained = RetainedVersions(folder, mapped=1, in_memory=in_memory)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
         """Publish a version at each command until stdin is closed.

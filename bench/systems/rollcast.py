@@ -213,7 +213,7 @@ class _Run:
         """Check that every peer's file equals the learner's, byte for byte."""
         copies = {number: self._copy(number) for number in numbers}
         published = self._daemons.published(self._version)
-        check_copies(copies, hashlib.sha256(published.read_bytes()).hexdigest())
+        check_copies(copies, hashlib.sha256(published).hexdigest())
 
     def _copy(self, number: int) -> Path:
         """Return a peer's file, which becomes durable and gets its name a little after the version is held."""

@@ -22,11 +22,14 @@ from bench.systems.base import ROOT, Case, Lines
 from bench.wan.machines import Machines, family_cpu_s
 from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
+from learner.publishing.versions import RetainedVersions
 from peer.config import PeerConfig
 from rollcast.runtime.config import ConfigModel, override, parse_config
 from rollcast.runtime.errors import ConfigError, ProcessFailed
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import Version
+from rollcast.wire.versions.chunks import BytesLike
 
 _CLI = (sys.executable, "-m", "rollcast.cli.main")
 _START_TIMEOUT_S = 120.0
@@ -165,10 +168,10 @@ class Daemons:
         texts = [path.read_text(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:] for path in paths]
         return "\n".join(text for text in texts if text)
 
-    def published(self, version: int) -> Path:
-        """Return the learner's file of a version's state."""
-        (path,) = (self._case.folder / "learner" / "versions").glob(f"*{version:06d}.state")
-        return path
+    def published(self, version: int) -> BytesLike:
+        """Return a version's state as the learner keeps it on disk, whole or by deltas."""
+        folder = self._case.folder / "learner" / "versions"
+        return RetainedVersions(folder, mapped=0).base(Version(version))[1]
 
     def stored(self, number: int, version: int) -> Path:
         """Return a peer's file of a version's state, on disk or in its memory, or its state folder if there is none."""

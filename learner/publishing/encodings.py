@@ -15,7 +15,7 @@ from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions.chunks import BytesLike, chunk_size_for
 from rollcast.wire.versions.delta import encode_delta
-from rollcast.wire.versions.records import KEYFRAME_ID, VersionRecord
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VersionRecord
 
 DELTA_SHARE_MAX = 0.5
 """Largest size of a delta as a share of the keyframe; a longer one saves too little to depend on an older version."""
@@ -43,7 +43,7 @@ def cut_up(data: BytesLike, chunk_size_bytes: int) -> Encoded:
 def encode(
     snapshot: Snapshot,
     bases: Mapping[EncodingId, Version],
-    state_of: Callable[[Version], tuple[VersionRecord, BytesLike]],
+    state_of: Callable[[EncodingId, Version], tuple[VersionRecord, BytesLike]],
     *,
     chunk_size_bytes: int,
 ) -> dict[EncodingId, Encoded]:
@@ -51,32 +51,33 @@ def encode(
 
     Args:
         bases: the version that each delta starts from.
-        state_of: returns the learner's own copy of a version; it may raise CheckpointError.
+        state_of: returns the learner's own copy of the version that a delta starts from; it may raise CheckpointError.
         chunk_size_bytes: chunk size of all encodings; 0: each encoding gets one that suits its size.
     """
 
-    def delta(base: Version) -> Encoded | None:
+    def delta(encoding_id: EncodingId, base: Version) -> Encoded | None:
         try:
-            record, old = state_of(base)
+            record, old = state_of(encoding_id, base)
         except CheckpointError as error:
             _log.warning("no delta from a version that cannot be read", base=base, reason=str(error))
             return None
-        data = _delta(record, old, snapshot)
+        # Older states are made of newer ones by the deltas between them (learner.publishing.lineage).
+        data = _delta(record, old, snapshot, invertible=encoding_id == PREVIOUS_ID)
         return None if data is None else cut_up(data, chunk_size_bytes)
 
     with ThreadPoolExecutor(1 + len(bases), thread_name_prefix="encode") as pool:
         keyframe = pool.submit(cut_up, snapshot.state_bytes, chunk_size_bytes)
-        deltas = dict(zip(bases, pool.map(delta, bases.values()), strict=True))
+        deltas = dict(zip(bases, pool.map(delta, bases, bases.values()), strict=True))
         worth_it = {encoding_id: one for encoding_id, one in deltas.items() if one is not None}
         return {KEYFRAME_ID: keyframe.result()} | worth_it
 
 
-def _delta(record: VersionRecord, old: BytesLike, snapshot: Snapshot) -> bytearray | None:
+def _delta(record: VersionRecord, old: BytesLike, snapshot: Snapshot, *, invertible: bool) -> bytearray | None:
     if record.tensors != snapshot.tensors:
         return None
     most_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
     delta = bytearray()
-    for block, piece in enumerate(encode_delta(snapshot.tensors, old, snapshot.state_bytes)):
+    for block, piece in enumerate(encode_delta(snapshot.tensors, old, snapshot.state_bytes, invertible=invertible)):
         if len(delta) + len(piece) > most_bytes:
             return None
         delta += piece

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from learner.publishing.memory_files import MemoryMap
 from rollcast.wire.versions.chunks import BytesLike, chunk_list
 
 STRETCH_BYTES = 8 << 20
@@ -26,9 +27,9 @@ def map_file(path: Path) -> memoryview:
 
 
 def give_back(data: BytesLike) -> None:
-    """Remove the pages of a mapped file from this process's resident memory; other buffers are left as they are."""
+    """Remove the pages of a mapped file on disk from this process's resident memory; other buffers are left alone."""
     mapped = data.obj if isinstance(data, memoryview) else None
-    if isinstance(mapped, mmap.mmap):
+    if isinstance(mapped, mmap.mmap) and not isinstance(mapped, MemoryMap):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 

@@ -226,7 +226,14 @@ class Publisher:
         assert signed is not None
         if self._retained.signed(version) is None:  # its bytes had been removed, or this disk lost it
             self._retained.retain(signed, snapshot, {})
+        else:
+            self._retained.remember(signed.record, snapshot)
         return self._prepared(signed, snapshot.state_bytes)
+
+    def _state_for(self, encoding_id: EncodingId, base: Version) -> tuple[VersionRecord, BytesLike]:
+        """Return the state that a delta starts from."""
+        retained = self._retained
+        return retained.moving_base(base) if encoding_id == SQUASHED_ID else retained.base(base)
 
     def _diverge(self, version: Version) -> None:
         if self._stop_on_mismatch:
@@ -242,7 +249,7 @@ class Publisher:
         bases = self._bases(version)
         size = self._config.chunk_size_bytes
         with self._stage("encode"):
-            encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
+            encodings = encode(snapshot, bases, self._state_for, chunk_size_bytes=size)
         base = self._base_of(version)
         signed = self._sign(version, snapshot, digest, encodings, bases, None if base is None else base.signed)
         kill_point("version_signed")

@@ -1,36 +1,37 @@
 """Keep the learner's own copies of published versions, with which it recomputes behaviour log-probabilities.
 
-On disk a version is `N.state` (the raw state), `N.delta1` and so on (its deltas, by encoding) and `N.version` (the
-signed announcement, which carries the state's hash). The announcement is written last, so a version without one is
-unfinished and does not exist. The announcement of a version whose bytes were removed stays as `N.record`: a learner
-that repeats training from an older checkpoint must produce the same bits, and signs no version twice.
+The newest ones are in memory, as many as fit. On disk are the deltas from version to version and one or two raw states;
+every other state is made from these (learner.publishing.lineage). So publishing writes the deltas, and now and then, in
+the background, a copy of the newest state, from which the older ones then follow backwards.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
+import structlog
 
 from learner.kill_points import kill_point
+from learner.publishing.lineage import Path as Way
 from learner.publishing.mapped_files import hash_of, map_file
+from learner.publishing.memory_files import MemoryFile, MemoryFiles, MemoryMap
+from learner.publishing.rebuilding import Delta, apply_in_place, rebuild
+from learner.publishing.version_files import FIX, VersionFiles
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.lora import absent_adapters
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, views
-from rollcast.runtime.errors import CheckpointError, MalformedMessage
-from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
+from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.ids import EncodingId, Version
-from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.chunks import BytesLike, chunk_list
-from rollcast.wire.versions.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement
+from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.records import PREVIOUS_ID, Manifest, VerifiedVersion, VersionRecord
 from rollcast.wire.versions.tensors import TensorSpec
 
 BASE_VERSION = Version(0)
@@ -39,40 +40,60 @@ BASE_VERSION = Version(0)
 Begin = Callable[[Path, Version], Callable[[], tuple[TensorSpec, ...]]]
 """Begins to freeze a version into a file; see RetainedVersions.freeze."""
 
-_FIX = "restore the run folder, or start the run anew in an empty one"
+Kept = tuple[VersionRecord, BytesLike]
+"""The record and the state of a version."""
+
+# Share of a state that the deltas since the last raw state may take before another one is written: a step then writes
+# (0.6 + 1) / 0.6 = 2.7 times its delta, all in all.
+_COPY_AT_SHARE = 0.6
+_DELTAS_MOST = 64  # as many are applied one after the other after a restart
+_ATTEMPTS = 3  # to read files that another thread may replace by others meanwhile
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile(Snapshot):
-    """A snapshot whose bytes are a mapped file under a temporary name."""
+    """A snapshot whose bytes are a mapped file on disk under a temporary name."""
 
     path: Path
 
 
 class Freezing:
-    """A snapshot whose parameters are copied, and whose file is not written yet."""
+    """A snapshot whose parameters are copied, and whose bytes are not written yet.
 
-    def __init__(self, path: Path, write: Callable[[], tuple[TensorSpec, ...]]) -> None:
-        self._path = path
+    Args:
+        write: writes them into a file and returns the specs of the tensors.
+        place: the file, on disk or in memory.
+        folder: the folder of the kept versions.
+    """
+
+    def __init__(self, write: Callable[[], tuple[TensorSpec, ...]], place: Path | MemoryFile, folder: Path) -> None:
         self._write = write
+        self._place = place
+        self._folder = folder
 
-    def finish(self) -> SnapshotFile:
+    def finish(self) -> Snapshot:
         """Write the file and return the snapshot. It blocks, may run on any thread, and is called once.
 
         Raises:
             RunFolderError: the disk is full or read-only.
         """
+        place = self._place
         try:
             tensors = self._write()
             kill_point("version_written")
-            return SnapshotFile(tensors, map_file(self._path), self._path)
+            if isinstance(place, MemoryFile):
+                return Snapshot(tensors, place.map(sum(tensor.size_bytes for tensor in tensors)))
+            return SnapshotFile(tensors, map_file(place), place)
         except OSError as error:
-            self._path.unlink(missing_ok=True)
-            raise run_folder_error(self._path.parent, error) from None
+            if isinstance(place, Path):
+                place.unlink(missing_ok=True)
+            raise run_folder_error(self._folder, error) from None
 
 
 class RetainedVersions:
-    """Published versions on disk, of which the last few used are mapped into memory.
+    """Published versions on disk, of which the states of the last few used are in memory or mapped.
 
     Several threads may retain, read and remove different versions at the same time. Stand-ins are states that were
     trained again after a restart and may differ from the published ones; they are used if the published bytes are gone,
@@ -80,37 +101,53 @@ class RetainedVersions:
 
     Args:
         folder: the folder of the files, which exists.
-        mapped: how many versions' states stay mapped, so that each is checked against its hash only once.
+        mapped: how many versions' states stay in memory, if they fit, or mapped, so that each is checked against its
+            hash only once.
+        in_memory: keep states that follow from others by deltas in memory and not on disk. Otherwise each version has
+            its raw state on disk.
     """
 
-    def __init__(self, folder: Path, *, mapped: int) -> None:
+    def __init__(self, folder: Path, *, mapped: int, in_memory: bool = False) -> None:
         self._folder = folder
         self._mapped = mapped
-        self._states: OrderedDict[Version, tuple[VersionRecord, BytesLike]] = OrderedDict()
+        self._in_memory = in_memory
+        self._files = VersionFiles(folder)
+        self._memory = MemoryFiles()
+        self._states: OrderedDict[Version, Kept] = OrderedDict()
         self._stand_ins: OrderedDict[Version, Snapshot] = OrderedDict()
+        self._moving: Kept | None = None  # see moving_base
+        self._retaining: set[Version] = set()  # their files are being written
+        self._copier = ThreadPoolExecutor(1, thread_name_prefix="copy-version")
+        self._copying: Future[None] | None = None
         self._number = itertools.count()
-        self._lock = threading.Lock()  # guards _states and _stand_ins
+        self._lock = threading.Lock()  # guards _states, _stand_ins and _retaining
 
     def map_at_least(self, versions: int) -> None:
         """Keep so many versions' states mapped from now on, if it were fewer."""
         self._mapped = max(self._mapped, versions)
 
-    def freeze(self, version: Version, begin: Begin) -> Freezing:
-        """Begin a snapshot in a file on our disk; it takes no memory of the host except the page cache.
+    # ------------------------------------------------------------ new versions
+
+    def freeze(self, version: Version, begin: Begin, *, on_disk: bool = False) -> Freezing:
+        """Begin a snapshot, in memory if deltas may lead to it and it fits, or else in a file on our disk.
 
         Args:
             version: the version that the snapshot is to become.
-            begin: copies the parameters, given the path of the empty file and the version, and returns the function
-                that writes them there, which may be called on another thread while training goes on
-                (learner.training.freezing).
+            begin: copies the parameters, given the path of the file and the version, and returns the function that
+                writes them there, which may be called on another thread while training goes on
+                (learner.training.freezing). A file on disk is empty; one in memory has bytes of any kind.
+            on_disk: write it to disk in any case.
 
         Raises:
             RunFolderError: the disk is full or read-only.
         """
-        path = self._folder / f".{version:012d}.state.{next(self._number)}.{os.getpid()}.tmp"
+        memory = None if on_disk else self._memory_for_next()
+        if memory is not None:
+            return Freezing(begin(memory.path, version), memory, self._folder)
+        path = self._files.temporary(version, next(self._number))
         try:
             path.touch()
-            return Freezing(path, begin(path, version))
+            return Freezing(begin(path, version), path, self._folder)
         except OSError as error:
             path.unlink(missing_ok=True)
             raise run_folder_error(self._folder, error) from None
@@ -121,23 +158,33 @@ class RetainedVersions:
         Raises:
             RunFolderError: the disk is full or read-only.
         """
-        path = self._state_path(signed.version)
+        version = signed.version
+        with self._lock:
+            self._retaining.add(version)
         try:
             if isinstance(snapshot, SnapshotFile):
-                _move_durably(snapshot.path, path)
-            else:
-                write_atomically(path, snapshot.state_bytes)
+                self._files.move_state(snapshot.path, version)
+            elif not self._follows(signed, deltas):
+                self._files.write_state(version, snapshot.state_bytes, number=next(self._number))
             for encoding_id, delta in deltas.items():
-                write_atomically(self._delta_path(signed.version, encoding_id), delta)
-            write_atomically(self._announcement_path(signed.version), signed.announcement.SerializeToString())
+                self._files.write_delta(version, encoding_id, delta)
+            self._files.write_announcement(signed)
         except OSError as error:
             raise run_folder_error(self._folder, error) from None
-        self._remember(signed.record, snapshot.state_bytes)
+        finally:
+            with self._lock:
+                self._retaining.discard(version)
+        self.remember(signed.record, snapshot)
         kill_point("version_kept")
+        self._copy_if_due(signed.record, snapshot.state_bytes)
+
+    def remember(self, record: VersionRecord, snapshot: Snapshot) -> None:
+        """Use this snapshot as the state of a version that is kept; its hash was found equal to the record's."""
+        self._remember(record, snapshot.state_bytes)
 
     def stand_in(self, version: Version, snapshot: Snapshot) -> None:
         """Use this snapshot for a version whose published bytes are gone; it is ignored if they are kept."""
-        if self._announcement_path(version).exists():
+        if self._files.signed(version) is not None:
             return
         with self._lock:
             self._stand_ins[version] = snapshot
@@ -149,9 +196,11 @@ class RetainedVersions:
         if isinstance(snapshot, SnapshotFile):
             snapshot.path.unlink(missing_ok=True)
 
+    # ------------------------------------------------------------ what is kept
+
     def versions(self) -> list[Version]:
         """Return every complete version, oldest first."""
-        return sorted(Version(int(path.stem)) for path in self._folder.glob("*.version"))
+        return self._files.versions()
 
     def signed(self, version: Version) -> VerifiedVersion | None:
         """Return record and manifests of a version; None if it is not kept.
@@ -159,7 +208,7 @@ class RetainedVersions:
         Raises:
             CheckpointError: the file is damaged.
         """
-        return _read_signed(self._announcement_path(version), version)
+        return self._files.signed(version)
 
     def record(self, version: Version) -> VerifiedVersion | None:
         """Return record and manifests of a version, also if its bytes were removed; None if it was never kept.
@@ -167,21 +216,18 @@ class RetainedVersions:
         Raises:
             CheckpointError: the file is damaged.
         """
-        return self.signed(version) or _read_signed(self._record_path(version), version)
+        return self._files.record(version)
 
-    def state(self, version: Version) -> tuple[VersionRecord, BytesLike]:
-        """Return the record and the state of a version; a state read from disk is checked against the record's hash.
+    def state(self, version: Version) -> Kept:
+        """Return the record and the state of a version; one that was not in memory is checked against its hash.
 
         Raises:
             CheckpointError: the version is not kept, or its bytes are not the published ones.
         """
-        with self._lock:
-            found = self._states.get(version)
-            if found is not None:
-                self._states.move_to_end(version)
-                return found
-        found = self._read(version)
-        self._remember(*found)
+        found = self._found(version)
+        if found is None:
+            found = self._read(version)
+            self._remember(*found)
         return found
 
     def used(self, version: Version) -> tuple[tuple[TensorSpec, ...], BytesLike]:
@@ -198,7 +244,7 @@ class RetainedVersions:
         return record.tensors, state
 
     def host_params(self, version: Version, config: ModelConfig) -> Params:
-        """Return the tensors of `used` by name as views of the mapped file, which each device reads its slices from.
+        """Return the tensors of `used` by name as views of its bytes, which each device reads its slices from.
 
         In a run with adapters these are what comes over the base: for the base itself zeros, and no noise.
 
@@ -210,8 +256,8 @@ class RetainedVersions:
             return absent_adapters(config)
         return views(config, *self.used(version))
 
-    def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
-        """Return record and state of a version to make a delta from, without evicting another mapped version.
+    def base(self, version: Version) -> Kept:
+        """Return record and state of a version to make a delta from, without evicting another one from memory.
 
         Raises:
             CheckpointError: see state.
@@ -220,21 +266,39 @@ class RetainedVersions:
             found = self._states.get(version)
         return found or self._read(version)
 
+    def moving_base(self, version: Version) -> Kept:
+        """Return what `base` does, of a version that moves forward from call to call; for one thread at a time.
+
+        It is changed in place into the next one, so the caller must not use it after the next call.
+
+        Raises:
+            CheckpointError: see state.
+        """
+        with self._lock:
+            found = self._states.get(version)
+        if found is not None:
+            self._moving = None
+            return found
+        moving, self._moving = self._moving, None
+        if moving is None or moving[0].version != version:
+            moving = self._moved(moving, version) or self._read(version)
+        with self._lock:
+            shared = any(moving[1] is state for _, state in self._states.values())
+        self._moving = None if shared else moving
+        return moving
+
     def delta(self, version: Version, manifest: Manifest) -> bytes:
         """Return the delta of a version that a manifest describes.
 
         Raises:
             CheckpointError: the delta is not kept, or its bytes are not the signed ones.
         """
-        try:
-            data = self._delta_path(version, manifest.encoding_id).read_bytes()
-            manifest.check_chunk_list(chunk_list(data, manifest.chunk_size_bytes))
-        except (OSError, MalformedMessage) as error:
-            raise CheckpointError(f"cannot read a delta of version {version}", cause=str(error), fix=_FIX) from None
-        return data
+        return self._files.delta(version, manifest)
+
+    # ------------------------------------------------------------ removing
 
     def remove(self, gone: Collection[Version], *, oldest_replayed: int) -> None:
-        """Remove the bytes of these versions, and of no other that another thread retains at the same time.
+        """Remove these versions, and the bytes that no version needs; none that another thread retains meanwhile.
 
         The base of the newest version's adapters stays.
 
@@ -243,52 +307,63 @@ class RetainedVersions:
         """
         bases = self._bases()
         for version in [one for one in gone if one not in bases]:
-            # The announcement goes first: files without one count as unfinished and are removed at the next start.
-            with suppress(FileNotFoundError):
-                self._announcement_path(version).rename(self._record_path(version))
+            # The announcement goes first: a version without one does not exist.
+            if self._files.signed(version) is not None:
+                self._files.keep_record_only(version)
             kill_point("version_half_removed")
-            for path in (self._state_path(version), *self._folder.glob(f"{version:012d}.delta*")):
-                path.unlink(missing_ok=True)
-            with self._lock:
-                self._states.pop(version, None)
-        for path in self._folder.glob("*.record"):
-            if int(path.stem) < oldest_replayed:
-                path.unlink(missing_ok=True)
+        with self._lock:
+            for version in set(gone) & self._states.keys() - set(bases):
+                del self._states[version]
+        self._files.remove_records(oldest_replayed, self._remove_bytes())
         if gone:
-            fsync_folder(self._folder)
+            self._files.sync()
+
+    def remove_unfinished(self) -> None:
+        """Remove files that a killed process left unfinished."""
+        self._files.remove_unfinished()
+
+    def _remove_bytes(self) -> set[Version]:
+        """Remove the states and deltas that no version needs; returns the versions of which something is needed."""
+        # What is listed first and belongs to no version afterwards is of none that was retained meanwhile.
+        found = self._files.with_bytes()
+        with self._lock:
+            retaining, kept = set(self._retaining), set(self.versions())
+        lineage, on_disk = self._files.lineage(), self._files.states()
+        states, deltas = lineage.needed(kept, on_disk) if self._in_memory else (kept & on_disk, set[Version]())
+        for version in found - retaining:
+            gone = version not in kept
+            state, previous = version not in states, gone and version not in deltas
+            self._files.remove_bytes(version, state=state, previous=previous, others=gone)
+        return states | deltas
 
     def _bases(self) -> tuple[Version, ...]:
         newest = self.signed(max(self.versions(), default=Version(0)))
         return () if newest is None or newest.record.base is None else (newest.record.base.version,)
 
-    def remove_unfinished(self) -> None:
-        """Remove files that a killed process left unfinished."""
-        for path in (*self._folder.glob("*.state"), *self._folder.glob("*.delta*")):
-            if not path.with_suffix(".version").exists():
-                path.unlink(missing_ok=True)
-        for path in self._folder.glob(".*.tmp"):
-            if f".{os.getpid()}." not in path.name:
-                path.unlink(missing_ok=True)
+    # ------------------------------------------------------------ states in memory
 
-    def _read(self, version: Version) -> tuple[VersionRecord, BytesLike]:
-        record = self._record(version)
-        try:
-            state = map_file(self._state_path(version))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read version {version}", cause=str(error), fix=_FIX) from None
-        if hash_of(state) != record.state_hash:
-            raise CheckpointError(
-                f"the copy of version {version} is damaged", cause="its bytes do not match its record", fix=_FIX
-            )
-        return record, state
+    def _memory_for_next(self) -> MemoryFile | None:
+        """Return memory for a state like the newest version's; None: write it to disk."""
+        newest = max(self.versions(), default=None)
+        signed = None if newest is None or not self._in_memory else self._files.signed(newest)
+        return None if signed is None else self._room(signed.record.state_size_bytes)
 
-    def _record(self, version: Version) -> VersionRecord:
-        signed = self.signed(version)
-        if signed is None:
-            kept = self.versions()
-            cause = f"kept are {len(kept)} versions from {kept[0]} to {kept[-1]}" if kept else "none is kept"
-            raise CheckpointError(f"no copy of version {version} in {self._folder}", cause=cause, fix=_FIX)
-        return signed.record
+    def _room(self, size_bytes: int) -> MemoryFile | None:
+        """Return memory for a state, for which older ones are dropped if it does not fit; the newest one stays."""
+        while True:
+            memory = self._memory.open(size_bytes)
+            with self._lock:
+                older = [one for one in self._states if one != max(self._states)]
+                if memory is not None or not older:
+                    return memory
+                del self._states[older[0]]
+
+    def _found(self, version: Version) -> Kept | None:
+        with self._lock:
+            found = self._states.get(version)
+            if found is not None:
+                self._states.move_to_end(version)
+            return found
 
     def _remember(self, record: VersionRecord, state: BytesLike) -> None:
         with self._lock:
@@ -297,39 +372,98 @@ class RetainedVersions:
             while len(self._states) > self._mapped:
                 self._states.popitem(last=False)
 
-    def _state_path(self, version: Version) -> Path:
-        return self._folder / f"{version:012d}.state"
+    # ------------------------------------------------------------ states that are made
 
-    def _delta_path(self, version: Version, encoding_id: EncodingId) -> Path:
-        return self._folder / f"{version:012d}.delta{encoding_id}"
+    def _read(self, version: Version) -> Kept:
+        """Read a state from disk, or make it of another one; see state."""
+        for attempt in range(_ATTEMPTS):
+            record = self._record(version)
+            way = self._way(version)
+            try:
+                return record, self._state_by(way, record)
+            except CheckpointError:
+                # Another thread may have removed files of this way, because it wrote those of another one.
+                if attempt == _ATTEMPTS - 1 or self._way(version) == way:
+                    raise
+        raise AssertionError("unreachable")
 
-    def _announcement_path(self, version: Version) -> Path:
-        return self._folder / f"{version:012d}.version"
+    def _way(self, version: Version) -> Way:
+        lineage = self._files.lineage()
+        with self._lock:
+            sources = set(self._states)
+        way = lineage.path(version, sources | self._files.states())
+        return way or Way(version, ())  # then reading it says what is missing
 
-    def _record_path(self, version: Version) -> Path:
-        return self._folder / f"{version:012d}.record"
+    def _state_by(self, way: Way, record: VersionRecord) -> BytesLike:
+        with self._lock:
+            found = self._states.get(way.source)
+        source = self._files.map_state(way.source) if found is None else found[1]
+        if not way.steps:
+            if found is None and hash_of(source) != record.state_hash:
+                raise CheckpointError(
+                    f"the copy of version {record.version} is damaged",
+                    cause="its bytes do not match its record",
+                    fix=FIX,
+                )
+            return source
+        try:
+            memory = self._room(record.state_size_bytes)
+            return rebuild(record, source, self._deltas_of(way), memory, self._folder, FIX)
+        except OSError as error:
+            raise CheckpointError(f"cannot make version {record.version}", cause=str(error), fix=FIX) from None
 
+    def _moved(self, moving: Kept | None, version: Version) -> Kept | None:
+        """Change a state in memory into that of a version in place; None if no deltas lead there."""
+        if moving is None or not isinstance(moving[1], memoryview) or not isinstance(moving[1].obj, MemoryMap):
+            return None
+        way = self._files.lineage().path(version, {moving[0].version})
+        if way is None:
+            return None
+        record = self._record(version)
+        return record, apply_in_place(record, moving[1].obj.file, self._deltas_of(way), FIX)
 
-def _move_durably(written: Path, path: Path) -> None:
-    """Fsync a written file and then rename it, so that the name never refers to an incomplete file."""
-    descriptor = os.open(written, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    written.rename(path)
-    kill_point("version_renamed")
-    fsync_folder(path.parent)
-    kill_point("version_durable")
+    def _deltas_of(self, way: Way) -> list[Delta]:
+        found = []
+        for step in way.steps:
+            signed = self._files.record(step.delta)
+            manifest = None if signed is None else signed.manifest(PREVIOUS_ID)
+            if manifest is None:
+                raise CheckpointError(f"no delta of version {step.delta} in {self._folder}", fix=FIX)
+            found.append((self._files.delta(step.delta, manifest), step.forwards))
+        return found
 
+    def _record(self, version: Version) -> VersionRecord:
+        signed = self.signed(version)
+        if signed is None:
+            kept = self.versions()
+            cause = f"kept are {len(kept)} versions from {kept[0]} to {kept[-1]}" if kept else "none is kept"
+            raise CheckpointError(f"no copy of version {version} in {self._folder}", cause=cause, fix=FIX)
+        return signed.record
 
-def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
-    try:
-        return parse_announcement(pb.VersionAnnouncement.FromString(path.read_bytes()))
-    except FileNotFoundError:
-        return None
-    except (OSError, DecodeError, MalformedMessage) as error:
-        raise CheckpointError(f"cannot read the record of version {version}", cause=str(error), fix=_FIX) from None
+    # ------------------------------------------------------------ raw states on disk
+
+    def _follows(self, signed: VerifiedVersion, deltas: Mapping[EncodingId, BytesLike]) -> bool:
+        """Return whether the state of a version can be made from what is on disk and its delta."""
+        manifest = signed.manifest(PREVIOUS_ID)
+        if not self._in_memory or manifest is None or manifest.base_version is None or PREVIOUS_ID not in deltas:
+            return False
+        return self._files.lineage().path(manifest.base_version, self._files.states()) is not None
+
+    def _copy_if_due(self, record: VersionRecord, state: BytesLike) -> None:
+        """Write the state of the newest version to disk in the background if the deltas to it are long."""
+        if not self._in_memory or (self._copying is not None and not self._copying.done()):
+            return
+        way = self._files.lineage().path(record.version, self._files.states())
+        steps = () if way is None else way.steps
+        delta_bytes = sum(self._files.delta_bytes(step.delta) for step in steps)
+        if delta_bytes >= _COPY_AT_SHARE * len(state) or len(steps) >= _DELTAS_MOST:
+            self._copying = self._copier.submit(self._copy, record.version, state)
+
+    def _copy(self, version: Version, state: BytesLike) -> None:
+        try:
+            self._files.write_state(version, state, number=next(self._number))
+        except OSError as error:
+            _log.warning("a state in memory is not copied to disk, a later one will be", version=version, reason=error)
 
 
 def no_longer_needed(

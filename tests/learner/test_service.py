@@ -14,6 +14,7 @@ import pytest
 from learner.config import LearnerConfig
 from learner.evaluation.export import export
 from learner.evaluation.offline import load_policy
+from learner.publishing.versions import RetainedVersions
 from learner.service import run
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hub.load import load_params
@@ -184,8 +185,9 @@ def saved_steps(world: World) -> list[int]:
 
 def content(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.state")):
-        digest.update(path.name.encode() + path.read_bytes())
+    retained = RetainedVersions(folder, mapped=0)
+    for version in retained.versions():
+        digest.update(b"%d" % version + retained.base(version)[1])
     return digest.hexdigest()
 
 

@@ -163,11 +163,12 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
 
 def _disks(up: UpConfig, model: ModelConfig, shape: LearnerShape) -> dict[str, Bytes]:
     publish, staleness = up.learner.publish, up.coordinator.run.age_max
-    retention = LearnerRetention(publish.versions_kept(staleness), up.learner.checkpoint.keep, staleness)
+    kept, checkpoints = publish.versions_kept(staleness), up.learner.checkpoint.keep
+    in_memory = publish.keeps_states_in_memory and not up.learner.distributed.shared_run_folder
+    retention = LearnerRetention(kept, checkpoints, staleness, in_memory)
     found = {"learner": learner_disk(model, shape, retention)}
     for name, store in (("origin", up.origin.store), ("peer", up.peer.store)):
-        kept = StoreRetention(store.keep_versions, store.keep_deltas, store.keep_bytes)
-        found[name] = store_disk(model, kept)
+        found[name] = store_disk(model, StoreRetention(store.keep_versions, store.keep_deltas, store.keep_bytes))
     return found
 
 

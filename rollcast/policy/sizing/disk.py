@@ -21,6 +21,7 @@ from rollcast.policy.sizing.memory import (
 DELTA_SHARE = 0.1
 """Bytes of all deltas of a version / bytes of the version. One delta has 0.002 to 0.008 at the learning rates of RL
 (docs/figures.md); larger learning rates change more bits."""
+_DELTAS_SINCE_STATE_SHARE = 0.6  # see learner.publishing.versions
 _EXPORT_BYTES = 2  # of a parameter in bfloat16
 
 
@@ -31,6 +32,7 @@ class LearnerRetention:
     newest_versions: int  # versions that coming batches and deltas need
     checkpoints: int
     staleness_limit: int  # a checkpoint's replay needs the versions that were this many steps old at most
+    states_in_memory: bool = True  # versions are kept as deltas from one state; otherwise each as a state of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,15 @@ def learner_disk(model: ModelConfig, shape: LearnerShape, keeps: LearnerRetentio
     """Return the most bytes of a learner's run folder, by component.
 
     A version and a checkpoint that are being written exist besides the kept ones. The versions that a checkpoint needs
-    are counted for all checkpoints but the newest, whose versions are among the newest ones.
+    are counted for all checkpoints but the newest, whose versions are among the newest ones. Where states are in memory
+    one state is on disk besides the deltas of all versions, and of those since that state.
     """
     version = version_bytes(model)
     versions = keeps.newest_versions + (keeps.checkpoints - 1) * (keeps.staleness_limit + 1)
+    older_share = _DELTAS_SINCE_STATE_SHARE if keeps.states_in_memory else 0.0
     return _base(model) | {
-        "versions": (versions + 1) * version,
-        "their deltas": int(versions * version * DELTA_SHARE),
+        "versions": (1 if keeps.states_in_memory else versions) * version + version,
+        "their deltas": int((versions * DELTA_SHARE + older_share) * version),
         "checkpoints": _checkpoint_bytes(model, shape, keeps.checkpoints),
     }
 

@@ -8,7 +8,7 @@ import pytest
 from learner.publishing.encodings import cut_up, encode
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
-from rollcast.wire.ids import Epoch, RunId, Version
+from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, SQUASHED_ID, VersionRecord, state_hash
@@ -28,8 +28,8 @@ def changed(share: float) -> bytes:
 
 def holding(
     tensors: tuple[TensorSpec, ...] = TENSORS, damaged: int = -1
-) -> Callable[[Version], tuple[VersionRecord, bytes]]:
-    def state_of(version: Version) -> tuple[VersionRecord, bytes]:
+) -> Callable[[EncodingId, Version], tuple[VersionRecord, bytes]]:
+    def state_of(_: EncodingId, version: Version) -> tuple[VersionRecord, bytes]:
         if version == damaged:
             raise CheckpointError("damaged")
         return VersionRecord(RunId("run"), Epoch(0), version, b"", state_hash(OLD), len(OLD), tensors, "{}"), OLD
@@ -62,7 +62,7 @@ def test_deltas_lead_from_their_bases_to_the_snapshot() -> None:
     ids=["noise", "other tensors", "damaged base"],
 )
 def test_a_delta_that_is_not_worth_it_is_left_out(
-    snapshot: Snapshot, state_of: Callable[[Version], tuple[VersionRecord, bytes]], left: list[int]
+    snapshot: Snapshot, state_of: Callable[[EncodingId, Version], tuple[VersionRecord, bytes]], left: list[int]
 ) -> None:
     encodings = encode(snapshot, BASES, state_of, chunk_size_bytes=0)
     assert list(encodings) == [KEYFRAME_ID, *left]

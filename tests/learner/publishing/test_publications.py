@@ -87,7 +87,7 @@ async def test_a_snapshot_is_written_in_the_background(tmp_path: Path) -> None:
         may_write.wait()
         return ()
 
-    await running.start(Version(0), Freezing(path, write))
+    await running.start(Version(0), Freezing(write, path, tmp_path))
     assert running.under_way is not None
     assert publisher.story == []
     may_write.set()

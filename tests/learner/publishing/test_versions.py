@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.publishing.versions import RetainedVersions, no_longer_needed
+from learner.publishing.memory_files import MemoryMap
+from learner.publishing.versions import RetainedVersions, SnapshotFile, no_longer_needed
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, RunFolderError
 from rollcast.wire.identity.identity import Identity
@@ -25,6 +27,8 @@ from rollcast.wire.versions.records import (
     state_hash,
 )
 from rollcast.wire.versions.tensors import TensorSpec
+from tests.learner.publishing.chain import STATE_BYTES, Chain
+from tests.wire.versions.crashing_disk import Crash, crash_after
 
 IDENTITY = Identity.generate()
 
@@ -101,7 +105,7 @@ def test_bases_take_no_place_of_another(tmp_path: Path) -> None:
     assert retained.state(Version(3))[1] is kept[1]
     (tmp_path / "000000000001.state").write_bytes(b"x" * 5000)
     (tmp_path / "000000000002.state").unlink()
-    for version, problem in ((1, "damaged"), (2, "cannot read"), (9, "no copy")):
+    for version, problem in ((1, "damaged"), (2, "made of another version and deltas, is damaged"), (9, "no copy")):
         with pytest.raises(CheckpointError, match=problem):
             retained.base(Version(version))
 
@@ -229,3 +233,152 @@ def test_kept_versions_serve_coming_batches_evaluations_and_any_resume(
     for at in [step, *checkpoints]:
         assert {version for version in versions if at - limit <= version <= at} <= kept
     assert len(kept - measured) <= limit + 2 + newest + 2 * (limit + 1) + repeated
+
+
+# ---------------------------------------------------------------- states that are made of others by deltas
+
+
+def kept_in_memory(folder: Path, chain: Chain, *, mapped: int = 2, until: int | None = None) -> RetainedVersions:
+    retained = RetainedVersions(folder, mapped=mapped, in_memory=True)
+    for number, version in enumerate(chain.signed[:until]):
+        retained.retain(version, chain.snapshot(number), {PREVIOUS_ID: chain.deltas[number]} if number else {})
+        settle(retained)
+    return retained
+
+
+def settle(retained: RetainedVersions) -> None:
+    """Wait until a copy in the background is written."""
+    if retained._copying is not None:
+        retained._copying.result()
+
+
+def written_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix != ".version")
+
+
+def states_on_disk(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.state"))
+
+
+def test_a_step_writes_its_delta_and_every_kept_version_can_be_read(tmp_path: Path) -> None:
+    chain = Chain(9)
+    retained = kept_in_memory(tmp_path, chain)
+    assert states_on_disk(tmp_path) == [0]
+    assert written_bytes(tmp_path) == STATE_BYTES + sum(map(len, chain.deltas))
+    for again in (retained, RetainedVersions(tmp_path, mapped=2, in_memory=True), RetainedVersions(tmp_path, mapped=0)):
+        for number in (8, 3, 0, 7, 2):
+            assert again.state(Version(number)) == (chain.signed[number].record, chain.states[number])
+
+
+def test_after_a_while_the_newest_state_is_written_and_the_older_follow_from_it(tmp_path: Path) -> None:
+    chain = Chain(12, changed=0.3)
+    retained = kept_in_memory(tmp_path, chain)
+    first, copied = states_on_disk(tmp_path)[:2]
+    assert first == 0
+    assert sum(map(len, chain.deltas[: copied + 1])) >= 0.6 * STATE_BYTES > sum(map(len, chain.deltas[:copied]))
+    gone = [Version(number) for number in range(6)]
+    retained.remove(gone, oldest_replayed=0)
+    assert len(states_on_disk(tmp_path)) == 1
+    again = RetainedVersions(tmp_path, mapped=2, in_memory=True)
+    assert again.versions() == list(range(6, 12))
+    for number in range(6, 12):
+        assert again.state(Version(number))[1] == chain.states[number]
+    with pytest.raises(CheckpointError, match="no copy of version 5"):
+        again.state(Version(5))
+
+
+def test_bytes_that_later_versions_need_outlive_their_version(tmp_path: Path) -> None:
+    chain = Chain(6)
+    retained = kept_in_memory(tmp_path, chain)
+    retained.remove([Version(number) for number in range(4)], oldest_replayed=4)
+    assert states_on_disk(tmp_path) == [0]
+    again = RetainedVersions(tmp_path, mapped=2, in_memory=True)
+    again.remove_unfinished()
+    assert (again.versions(), again.state(Version(5))[1]) == ([4, 5], chain.states[5])
+
+
+def test_a_delta_without_inverse_keeps_the_older_state_on_disk(tmp_path: Path) -> None:
+    chain = Chain(6, whole=frozenset({3}))
+    retained = kept_in_memory(tmp_path, chain)
+    assert states_on_disk(tmp_path)[0] == 0
+    retained.remove([Version(0)], oldest_replayed=0)
+    for number in range(1, 6):
+        assert RetainedVersions(tmp_path, mapped=1, in_memory=True).state(Version(number))[1] == chain.states[number]
+
+
+def test_a_version_without_a_usable_delta_is_written_whole(tmp_path: Path) -> None:
+    chain = Chain(4)
+    retained = kept_in_memory(tmp_path, chain, until=2)
+    retained.retain(chain.signed[2], chain.snapshot(2), {})
+    assert states_on_disk(tmp_path) == [0, 2]
+    (tmp_path / "000000000002.state").unlink()
+    retained.retain(chain.signed[3], chain.snapshot(3), {PREVIOUS_ID: chain.deltas[3]})
+    assert states_on_disk(tmp_path) == [0, 3], "nothing on disk leads to the version that the delta starts from"
+
+
+def test_snapshots_are_frozen_in_memory_once_there_is_a_state_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Chain(4)
+    retained = RetainedVersions(tmp_path, mapped=2, in_memory=True)
+
+    def freeze(number: int) -> Snapshot:
+        def begin(path: Path, version: Version) -> Callable[[], tuple[TensorSpec, ...]]:
+            def write() -> tuple[TensorSpec, ...]:
+                with path.open("r+b") as file:
+                    file.write(chain.states[version])
+                return chain.signed[version].record.tensors
+
+            return write
+
+        return retained.freeze(Version(number), begin).finish()
+
+    for number in range(3):
+        frozen = freeze(number)
+        assert isinstance(frozen, SnapshotFile) == (number == 0)
+        retained.retain(chain.signed[number], frozen, {PREVIOUS_ID: chain.deltas[number]} if number else {})
+    assert states_on_disk(tmp_path) == [0]
+    monkeypatch.setattr("learner.publishing.memory_files.fits_in_memory", lambda _: False)
+    spare = freeze(3)
+    assert not isinstance(spare, SnapshotFile), "version 0 made room"
+    assert isinstance(freeze(3), SnapshotFile)
+
+
+def test_the_base_of_squashed_deltas_moves_forward_in_place(tmp_path: Path) -> None:
+    chain = Chain(8)
+    kept_in_memory(tmp_path, chain)
+    retained = RetainedVersions(tmp_path, mapped=1, in_memory=True)
+    places = []
+    for number in (1, 2, 4):
+        record, state = retained.moving_base(Version(number))
+        assert (record.version, state) == (number, chain.states[number])
+        assert isinstance(state, memoryview)
+        assert isinstance(state.obj, MemoryMap)
+        places.append(state.obj.file)
+    assert places[0] is places[1] is places[2]
+    held = retained.state(Version(6))
+    assert retained.moving_base(Version(6))[1] is held[1]
+    assert retained.moving_base(Version(7))[1] == chain.states[7]
+    assert held[1] == chain.states[6], "what others read is never changed"
+
+
+def test_a_killed_learner_finds_every_version_that_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = Chain(4, changed=0.2)
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    for calls in range(60):
+        folder = tmp_path / str(calls)
+        folder.mkdir()
+        done = 0
+        retained = RetainedVersions(folder, mapped=1, in_memory=True)
+        with suppress(Crash), crash_after(calls, ("fsync", "rename", "replace", "unlink"), monkeypatch):
+            for number, version in enumerate(chain.signed):
+                retained.retain(version, chain.snapshot(number), {PREVIOUS_ID: chain.deltas[number]} if number else {})
+                done = number + 1
+                retained.remove([Version(number - 2)] if number >= 2 else [], oldest_replayed=0)
+        with suppress(Crash):
+            settle(retained)
+        again = RetainedVersions(folder, mapped=1, in_memory=True)
+        again.remove_unfinished()
+        assert max(again.versions(), default=-1) >= done - 1
+        for version in again.versions():
+            assert again.state(version)[1] == chain.states[version]
