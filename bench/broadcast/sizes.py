@@ -108,7 +108,7 @@ def version_figures(answer: Mapping[str, Any], held_at: float) -> dict[str, floa
     return stages | {
         "origin_s": publish_s,
         "held_s": held_at - answer["started_at"],
-        "publish_slowest_ratio": publish_s / max(stages.values()),
+        "publish_stage_ratio": publish_s / max(stages.values()),
         "mib": answer["encoding_bytes"][-1] / _MIB,
     }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions import delta
-from rollcast.wire.versions.delta import DeltaDecoder, InPlace, delta_bytes_max, encode_delta
+from rollcast.wire.versions.delta import DeltaDecoder, InPlace, delta_bytes_max, encode_delta, is_invertible
 from rollcast.wire.versions.delta_blocks import RECORD_HEADER
 from rollcast.wire.versions.tensors import ITEM_SIZE_BYTES, TensorSpec, tensor_table
 
@@ -117,6 +117,31 @@ def test_any_split_gives_the_same_state(update: tuple[Table, bytes, bytes], data
         decoder.feed(stream[start:stop])
     decoder.finish()
     assert state == new
+
+
+@given(updates())
+@settings(deadline=None, max_examples=50)
+def test_an_invertible_delta_leads_both_ways(update: tuple[Table, bytes, bytes]) -> None:
+    table, old, new = update
+    data = b"".join(encode_delta(table, old, new, invertible=True))
+    assert is_invertible(data)
+    assert len(data) <= delta_bytes_max(table)
+    assert decoded(table, old, data) == new
+    state = bytearray(new)
+    decoder = DeltaDecoder(table, InPlace(state), inverse=True)
+    decoder.feed(data)
+    decoder.finish()
+    assert state == old
+
+
+def test_a_delta_with_whole_blocks_has_no_inverse() -> None:
+    table = tensor_table([("w", "bfloat16", (5000,))])
+    old, new = np.random.default_rng(0).bytes(10_000), bytes(10_000)
+    data = encoded(table, old, new)
+    assert not is_invertible(data)
+    assert not is_invertible(data[:-1])
+    with pytest.raises(MalformedMessage, match="no inverse"):
+        DeltaDecoder(table, InPlace(bytearray(new)), inverse=True).feed(data)
 
 
 def test_it_decodes_into_a_part_of_the_callers_memory() -> None:
