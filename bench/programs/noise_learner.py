@@ -35,8 +35,9 @@ import numpy as np
 from bench.broadcast import updates
 from learner.config import LearnerConfig
 from learner.coordinator.client import CoordinatorClient
+from learner.publishing.growth import Progress, Write
 from learner.publishing.publisher import OriginPusher, Publisher
-from learner.publishing.versions import RetainedVersions
+from learner.publishing.versions import Freezing, RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.config import load_config
@@ -52,7 +53,7 @@ from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.records import parse_announcement
-from rollcast.wire.versions.tensors import TensorSpec, tensor_table
+from rollcast.wire.versions.tensors import tensor_table
 
 Announce = Callable[[pb.VersionAnnouncement], Awaitable[bool]]
 
@@ -113,16 +114,16 @@ class FileWeights:
         count = int(_CHANGED_SHARE * len(self._block))
         self._block[self._rng.choice(len(self._block), count, replace=False)] += 1
 
-    def begin_freeze(self, path: Path, version: Version) -> Callable[[], tuple[TensorSpec, ...]]:
-        """Return the function that writes the weights; see learner.publishing.versions.RetainedVersions.freeze."""
+    def begin_freeze(self, path: Path, version: Version) -> Write:
+        """Return what writes the weights; see learner.publishing.versions.RetainedVersions.freeze."""
 
-        def write() -> tuple[TensorSpec, ...]:
-            with path.open("r+b") as file:
-                for _ in self.tensors:
+        def write(progress: Progress) -> None:
+            with path.open("r+b", buffering=0) as file:
+                for tensor in self.tensors:
                     file.write(self._block.data)
-            return self.tensors
+                    progress(tensor.offset_bytes + tensor.size_bytes)
 
-        return write
+        return Write(self.tensors, write)
 
 
 class NoiseLearner:
@@ -144,7 +145,6 @@ class NoiseLearner:
         self._weights: LayerStack | None = None
         self._file_weights: FileWeights | None = None
         self._made_at = 0.0  # Unix time at which the newest state was made, or began to be frozen
-        self._freeze_s = 0.0
         folder, in_memory = RunFolder(config.run_folder).prepare().versions, config.publish.keeps_states_in_memory
         self._retained = RetainedVersions(folder, mapped=1, in_memory=in_memory)
 
@@ -160,8 +160,7 @@ class NoiseLearner:
             async def announce(announcement: pb.VersionAnnouncement) -> bool:
                 sizes = [manifest.size_bytes for manifest in parse_announcement(announcement).manifests]
                 seconds = time.time() - self._made_at
-                stages = {"freeze": self._freeze_s} | publisher.stages_s
-                at = {"started_at": self._made_at, "seconds": seconds, "stages_s": stages}
+                at = {"started_at": self._made_at, "seconds": seconds, "stages_s": publisher.stages_s}
                 print_json(event="origin_holds", encoding_bytes=sizes, **at)
                 await commands.readline()
                 return await self._client.announce(announcement)
@@ -204,7 +203,7 @@ class NoiseLearner:
     async def _find_origin(self) -> pb.RunInfo:
         return await self._client.wait_for_origin(self._config.join_timeout_s)
 
-    def _snapshot(self, command: str, version: Version) -> Snapshot:
+    def _snapshot(self, command: str, version: Version) -> Snapshot | Freezing:
         if command.startswith("file"):
             return self._frozen(command, version)
         if command == "publish":
@@ -216,15 +215,13 @@ class NoiseLearner:
         self._made_at = time.time()
         return snapshot
 
-    def _frozen(self, command: str, version: Version) -> Snapshot:
+    def _frozen(self, command: str, version: Version) -> Freezing:
         if command == "file" or self._file_weights is None:
             self._file_weights = FileWeights(self._size_bytes)
         else:
             self._file_weights.step()
-        self._made_at, started_s = time.time(), time.monotonic()
-        snapshot = self._retained.freeze(version, self._file_weights.begin_freeze).finish()
-        self._freeze_s = time.monotonic() - started_s
-        return snapshot
+        self._made_at = time.time()
+        return self._retained.freeze(version, self._file_weights.begin_freeze)
 
     async def _credentials(self) -> TlsCredentials:
         """Return the certificate of the enrolment, which no benchmark outlives, so that none is ever renewed."""

@@ -22,7 +22,8 @@ import structlog
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, TornCheckpoint
 from learner.config import LearnerConfig
 from learner.distributed.team import Order, Team
-from learner.training.freezing import Write, gather_into
+from learner.publishing.growth import Progress, Write, nothing_left
+from learner.training.freezing import gather_into
 from learner.training.mesh import gathered, pieces
 from learner.training.micro_batches import BoolArray, FloatArray
 from learner.training.packing import PackedBatch
@@ -110,19 +111,18 @@ class LeadTrainer(Trainer):
         if not self._shared_run_folder:
             with self._team.lead(Order("freeze", text=json.dumps(["", version]))), path.open("r+b") as file:
                 tensors = gather_into(self.model_config, self.published_layers(version), file)
-            return lambda: tensors
+            return Write(tensors, nothing_left)
         path = path.absolute()
         with self._team.lead(Order("freeze", text=json.dumps([str(path), version]))):
             write = super().begin_freeze(path, version)
         self._frozen += 1
         number = self._frozen
 
-        def write_with_the_others() -> tuple[TensorSpec, ...]:
-            tensors = write()
+        def write_with_the_others(_: Progress) -> None:
+            write()
             self._team.meet(f"frozen/{number}")
-            return tensors
 
-        return write_with_the_others
+        return Write(write.tensors, write_with_the_others)
 
     def begin_save(self, path: str) -> ArrayWrite:
         with self._team.lead(Order("save", text=path)):

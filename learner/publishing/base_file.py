@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from learner.publishing.growth import Write, nothing_left
 from learner.publishing.mapped_files import hash_of, map_file
 from learner.publishing.versions import Begin
 from rollcast.policy.config import ModelConfig
@@ -19,6 +20,7 @@ from rollcast.policy.params import Params
 from rollcast.policy.snapshot import tensor_specs, views
 from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import fsync_folder, run_folder_error
+from rollcast.wire.ids import Version
 from rollcast.wire.versions.tensors import TensorSpec
 
 _SUFFIX = ".state"
@@ -79,15 +81,19 @@ class BaseFiles:
     def first_version(self, digest: str, config: ModelConfig) -> Begin:
         """Return how the base becomes the file of a version, for RetainedVersions.freeze."""
 
-        def write(path: Path) -> tuple[TensorSpec, ...]:
-            path.unlink()
+        def begin(path: Path, _: Version) -> Write:
+            linked = path.with_name(f"{path.name}.link")
             try:
-                os.link(self._path(digest), path)
+                os.link(self._path(digest), linked)
+                linked.replace(path)
             except OSError:  # the file system has no hard links
-                shutil.copyfile(self._path(digest), path)
-            return tensor_specs(config)
+                return Write(tensor_specs(config), lambda _: copy(path))
+            return Write(tensor_specs(config), nothing_left)
 
-        return lambda path, _version: lambda: write(path)
+        def copy(path: Path) -> None:
+            shutil.copyfile(self._path(digest), path)
+
+        return begin
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}{_SUFFIX}"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from learner.publishing.mapped_files import STRETCH_BYTES, chunk_hashes_of, give_back
+from learner.publishing.growth import Wait, unheeded
+from learner.publishing.mapped_files import STRETCH_BYTES, chunk_hashes_of, give_back, hash_of
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.ids import EncodingId, Version
@@ -34,10 +35,10 @@ class Encoded:
     chunk_hashes: bytes  # 32 bytes per chunk
 
 
-def cut_up(data: BytesLike, chunk_size_bytes: int) -> Encoded:
+def cut_up(data: BytesLike, chunk_size_bytes: int, wait: Wait = unheeded) -> Encoded:
     """Hash the chunks of an encoding; a chunk size of 0 is replaced by one that suits its size."""
     size = chunk_size_bytes or chunk_size_for(len(data))
-    return Encoded(data, size, chunk_hashes_of(data, size))
+    return Encoded(data, size, chunk_hashes_of(data, size, wait))
 
 
 def encode(
@@ -46,13 +47,17 @@ def encode(
     state_of: Callable[[EncodingId, Version], tuple[VersionRecord, BytesLike]],
     *,
     chunk_size_bytes: int,
-) -> dict[EncodingId, Encoded]:
-    """Return keyframe and deltas of a snapshot. A delta that is too long, or whose base is damaged, is left out.
+    wait: Wait = unheeded,
+) -> tuple[bytes, dict[EncodingId, Encoded]]:
+    """Return the hash of a snapshot, its keyframe and its deltas, all of which are made at the same time.
+
+    A delta that is too long, or whose base is damaged, is left out.
 
     Args:
         bases: the version that each delta starts from.
         state_of: returns the learner's own copy of the version that a delta starts from; it may raise CheckpointError.
         chunk_size_bytes: chunk size of all encodings; 0: each encoding gets one that suits its size.
+        wait: waits until bytes of the snapshot are written.
     """
 
     def delta(encoding_id: EncodingId, base: Version) -> Encoded | None:
@@ -62,26 +67,30 @@ def encode(
             _log.warning("no delta from a version that cannot be read", base=base, reason=str(error))
             return None
         # Older states are made of newer ones by the deltas between them (learner.publishing.lineage).
-        data = _delta(record, old, snapshot, invertible=encoding_id == PREVIOUS_ID)
+        data = _delta(record, old, snapshot, wait, invertible=encoding_id == PREVIOUS_ID)
         return None if data is None else cut_up(data, chunk_size_bytes)
 
-    with ThreadPoolExecutor(1 + len(bases), thread_name_prefix="encode") as pool:
-        keyframe = pool.submit(cut_up, snapshot.state_bytes, chunk_size_bytes)
+    with ThreadPoolExecutor(2 + len(bases), thread_name_prefix="encode") as pool:
+        digest = pool.submit(hash_of, snapshot.state_bytes, wait)
+        keyframe = pool.submit(cut_up, snapshot.state_bytes, chunk_size_bytes, wait)
         deltas = dict(zip(bases, pool.map(delta, bases, bases.values()), strict=True))
         worth_it = {encoding_id: one for encoding_id, one in deltas.items() if one is not None}
-        return {KEYFRAME_ID: keyframe.result()} | worth_it
+        return digest.result(), {KEYFRAME_ID: keyframe.result()} | worth_it
 
 
-def _delta(record: VersionRecord, old: BytesLike, snapshot: Snapshot, *, invertible: bool) -> bytearray | None:
+def _delta(
+    record: VersionRecord, old: BytesLike, snapshot: Snapshot, wait: Wait, *, invertible: bool
+) -> bytearray | None:
     if record.tensors != snapshot.tensors:
         return None
     most_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
-    delta = bytearray()
-    for block, piece in enumerate(encode_delta(snapshot.tensors, old, snapshot.state_bytes, invertible=invertible)):
+    delta, new = bytearray(), snapshot.state_bytes
+    pieces = encode_delta(snapshot.tensors, old, new, invertible=invertible, before_reading=wait)
+    for block, piece in enumerate(pieces):
         if len(delta) + len(piece) > most_bytes:
             return None
         delta += piece
         if block % _BLOCKS_A_STRETCH == 0:
             give_back(old)
-            give_back(snapshot.state_bytes)
+            give_back(new)
     return delta

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from learner.publishing.growth import Wait, unheeded
 from learner.publishing.memory_files import MemoryMap
 from rollcast.wire.versions.chunks import BytesLike, chunk_list
 
@@ -33,24 +34,30 @@ def give_back(data: BytesLike) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def stretches(data: BytesLike) -> Iterator[memoryview]:
-    """Yield the bytes stretch by stretch; the pages of each are returned when the next is requested."""
+def stretches(data: BytesLike, wait: Wait = unheeded) -> Iterator[memoryview]:
+    """Yield the bytes stretch by stretch; the pages of each are returned when the next is requested.
+
+    Args:
+        wait: waits until the bytes are written.
+    """
     view = memoryview(data).cast("B")
     for start in range(0, len(view), STRETCH_BYTES):
+        wait(min(start + STRETCH_BYTES, len(view)))
         yield view[start : start + STRETCH_BYTES]
         give_back(view)
 
 
-def hash_of(data: BytesLike) -> bytes:
+def hash_of(data: BytesLike, wait: Wait = unheeded) -> bytes:
     """Return the BLAKE3 hash, 32 bytes; it equals rollcast.wire.versions.records.state_hash."""
     digest = blake3(max_threads=blake3.AUTO)
-    for stretch in stretches(data):
+    for stretch in stretches(data, wait):
         digest.update(stretch)
     return digest.digest()
 
 
-def chunk_hashes_of(data: BytesLike, chunk_size_bytes: int) -> bytes:
+def chunk_hashes_of(data: BytesLike, chunk_size_bytes: int, wait: Wait = unheeded) -> bytes:
     """Return the hashes of all chunks; they equal rollcast.wire.versions.chunks.chunk_list."""
     if STRETCH_BYTES % chunk_size_bytes:
+        wait(len(data))
         return chunk_list(data, chunk_size_bytes)
-    return b"".join(chunk_list(stretch, chunk_size_bytes) for stretch in stretches(data))
+    return b"".join(chunk_list(stretch, chunk_size_bytes) for stretch in stretches(data, wait))

@@ -14,7 +14,7 @@ from rollcast.wire.ids import Version
 class Publications:
     """A background publisher with at most one publication in flight; starting the next one waits for it.
 
-    A publication writes its snapshot first, if that is still to be written.
+    A snapshot that is still to be written is encoded meanwhile.
     """
 
     def __init__(self, publisher: Publisher) -> None:
@@ -90,6 +90,4 @@ class Publications:
             self._task = None
 
     async def _publish(self, version: Version, snapshot: Snapshot | Freezing) -> None:
-        if isinstance(snapshot, Freezing):
-            snapshot = await asyncio.to_thread(snapshot.finish)
         self.last_s = await self._publisher.publish(version, snapshot, on_kept=self._kept.set)

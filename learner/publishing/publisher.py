@@ -14,11 +14,12 @@ import structlog
 from learner.config import PublishConfig
 from learner.kill_points import kill_point
 from learner.publishing.encodings import Encoded, cut_up, encode
+from learner.publishing.growth import Wait, unheeded
 from learner.publishing.mapped_files import hash_of
 from learner.publishing.origin_link import LinkBroken, OriginLink
 from learner.publishing.prepared import Prepared
 from learner.publishing.push import Push
-from learner.publishing.versions import BASE_VERSION, RetainedVersions
+from learner.publishing.versions import BASE_VERSION, Freezing, FrozenSnapshot, RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
@@ -144,7 +145,7 @@ class Publisher:
         self._common_version, self._diverged = common, False
 
     async def publish(
-        self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None] = lambda: None
+        self, version: Version, snapshot: Snapshot | Freezing, *, on_kept: Callable[[], None] = lambda: None
     ) -> float:
         """Publish one version, or only compare it if the run has it already. Return the seconds that this took.
 
@@ -189,36 +190,43 @@ class Publisher:
             "version published", version=version, bytes_by_encoding=sizes, seconds=seconds, seconds_by_stage=stages_s
         )
 
-    def prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
+    def prepare(self, version: Version, frozen: Snapshot | Freezing) -> Prepared | None:
         """Hash, encode and sign a version and keep it durably, without sending it. Blocks on hashing and fsync.
 
         A version that was signed in an earlier life is used as it is, because peers may know its manifests. Returns
         None if there is nothing to send: the run has another state under this number, or an unknown one.
 
-        The snapshot's file is moved to the retained versions or deleted.
+        A snapshot that is still to be written is encoded meanwhile. Its file is moved to the retained versions or
+        deleted.
 
         Raises:
             CheckpointError: see publish.
         """
+        self._stages_s = {}
+        snapshot = frozen.begin() if isinstance(frozen, Freezing) else frozen
         try:
-            return self._prepare(version, snapshot)
+            prepared = self._prepare(version, snapshot)
         finally:
             self._retained.discard(snapshot)
+        if isinstance(snapshot, FrozenSnapshot):
+            self._stages_s["freeze"] = round(snapshot.growth.seconds, 3)
+        return prepared
 
     def _prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
-        self._stages_s = {}
-        with self._stage("hash"):
-            digest = hash_of(snapshot.state_bytes)
-        kill_point("state_hashed")
         known = self._known_hash(version)
+        if known is None and version > self._newest_announced and not self._diverged:
+            self._common_version, prepared = version, self._encode_and_keep(version, snapshot)
+            return prepared
+        with self._stage("hash"):
+            digest = hash_of(snapshot.state_bytes, _wait_for(snapshot))
+        kill_point("state_hashed")
         if known not in (None, digest) and not self._diverged:
             self._diverge(version)
-        if self._diverged or (known is None and version <= self._newest_announced):
+        if self._diverged or known is None:
             self._retained.stand_in(version, snapshot)
             return None
-        prepared = self._sign_and_keep(version, snapshot, digest) if known is None else self._again(version, snapshot)
         self._common_version = version
-        return prepared
+        return self._again(version, snapshot)
 
     def _again(self, version: Version, snapshot: Snapshot) -> Prepared:
         """Return a version that was signed before with the same state."""
@@ -245,11 +253,12 @@ class Publisher:
             newest_common_version=self._common_version,
         )
 
-    def _sign_and_keep(self, version: Version, snapshot: Snapshot, digest: bytes) -> Prepared:
-        bases = self._bases(version)
-        size = self._config.chunk_size_bytes
+    def _encode_and_keep(self, version: Version, snapshot: Snapshot) -> Prepared:
+        bases, wait = self._bases(version), _wait_for(snapshot)
         with self._stage("encode"):
-            encodings = encode(snapshot, bases, self._state_for, chunk_size_bytes=size)
+            size = self._config.chunk_size_bytes
+            digest, encodings = encode(snapshot, bases, self._state_for, chunk_size_bytes=size, wait=wait)
+        kill_point("state_hashed")
         base = self._base_of(version)
         signed = self._sign(version, snapshot, digest, encodings, bases, None if base is None else base.signed)
         kill_point("version_signed")
@@ -428,6 +437,11 @@ class OriginPusher:
         return await OriginLink.connect(
             info.origin_address, PeerId(info.origin_peer_id), run_id=info.run_id, credentials=credentials
         )
+
+
+def _wait_for(snapshot: Snapshot) -> Wait:
+    """Return what waits until bytes of a snapshot are written."""
+    return snapshot.growth.wait if isinstance(snapshot, FrozenSnapshot) else unheeded
 
 
 def _other_bytes(version: Version) -> CheckpointError:

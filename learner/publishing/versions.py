@@ -8,6 +8,7 @@ the background, a copy of the newest state, from which the older ones then follo
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from learner.kill_points import kill_point
+from learner.publishing.growth import Growth, Write
 from learner.publishing.lineage import Path as Way
 from learner.publishing.mapped_files import hash_of, map_file
 from learner.publishing.memory_files import MemoryFile, MemoryFiles, MemoryMap
@@ -27,7 +29,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.lora import absent_adapters
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, views
-from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.errors import CheckpointError, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.versions.chunks import BytesLike
@@ -37,7 +39,7 @@ from rollcast.wire.versions.tensors import TensorSpec
 BASE_VERSION = Version(0)
 """The first version of a run with adapters, which is the base of all others."""
 
-Begin = Callable[[Path, Version], Callable[[], tuple[TensorSpec, ...]]]
+Begin = Callable[[Path, Version], Write]
 """Begins to freeze a version into a file; see RetainedVersions.freeze."""
 
 Kept = tuple[VersionRecord, BytesLike]
@@ -53,43 +55,78 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotFile(Snapshot):
-    """A snapshot whose bytes are a mapped file on disk under a temporary name."""
+class FrozenSnapshot(Snapshot):
+    """A snapshot whose bytes are being written.
 
-    path: Path
+    Args:
+        growth: how many of them are there.
+        path: the mapped file on disk, under a temporary name; None: they are in memory.
+    """
+
+    growth: Growth
+    path: Path | None
 
 
 class Freezing:
     """A snapshot whose parameters are copied, and whose bytes are not written yet.
 
     Args:
-        write: writes them into a file and returns the specs of the tensors.
+        write: writes them into a file.
         place: the file, on disk or in memory.
         folder: the folder of the kept versions.
     """
 
-    def __init__(self, write: Callable[[], tuple[TensorSpec, ...]], place: Path | MemoryFile, folder: Path) -> None:
+    def __init__(self, write: Write, place: Path | MemoryFile, folder: Path) -> None:
         self._write = write
         self._place = place
         self._folder = folder
 
-    def finish(self) -> Snapshot:
-        """Write the file and return the snapshot. It blocks, may run on any thread, and is called once.
+    def begin(self) -> FrozenSnapshot:
+        """Begin to write the bytes, on a thread of its own, and return the snapshot; called once.
 
         Raises:
-            RunFolderError: the disk is full or read-only.
+            RunFolderError: the disk is full or read-only, or there is not enough memory.
         """
-        place = self._place
+        place, size_bytes = self._place, self._write.size_bytes
         try:
-            tensors = self._write()
-            kill_point("version_written")
-            if isinstance(place, MemoryFile):
-                return Snapshot(tensors, place.map(sum(tensor.size_bytes for tensor in tensors)))
-            return SnapshotFile(tensors, map_file(place), place)
-        except OSError as error:
             if isinstance(place, Path):
-                place.unlink(missing_ok=True)
-            raise run_folder_error(self._folder, error) from None
+                if place.stat().st_size != size_bytes:
+                    os.truncate(place, size_bytes)
+                state = map_file(place)
+            else:
+                if os.fstat(place.descriptor).st_size < size_bytes:
+                    os.ftruncate(place.descriptor, size_bytes)
+                state = place.map(size_bytes)
+        except OSError as error:
+            raise self._error(error) from None
+        path = place if isinstance(place, Path) else None
+        snapshot = FrozenSnapshot(self._write.tensors, state, Growth(), path)
+        threading.Thread(target=self._run, args=(snapshot.growth,), name="freeze", daemon=True).start()
+        return snapshot
+
+    def finish(self) -> FrozenSnapshot:
+        """Write the bytes and return the snapshot, as `begin` does.
+
+        Raises:
+            RunFolderError: see begin.
+        """
+        snapshot = self.begin()
+        snapshot.growth.wait(self._write.size_bytes)
+        return snapshot
+
+    def _run(self, growth: Growth) -> None:
+        try:
+            self._write(growth.reached)
+            kill_point("version_written")
+        except OSError as error:
+            growth.failed(self._error(error))
+        except Exception as error:
+            growth.failed(error)
+
+    def _error(self, error: OSError) -> RunFolderError:
+        if isinstance(self._place, Path):
+            self._place.unlink(missing_ok=True)
+        return run_folder_error(self._folder, error)
 
 
 class RetainedVersions:
@@ -133,9 +170,9 @@ class RetainedVersions:
 
         Args:
             version: the version that the snapshot is to become.
-            begin: copies the parameters, given the path of the file and the version, and returns the function that
-                writes them there, which may be called on another thread while training goes on
-                (learner.training.freezing). A file on disk is empty; one in memory has bytes of any kind.
+            begin: copies the parameters, given the path of the file and the version, and returns what writes them
+                there, on another thread while training goes on (learner.training.freezing). A file on disk is empty;
+                one in memory has bytes of any kind.
             on_disk: write it to disk in any case.
 
         Raises:
@@ -162,7 +199,7 @@ class RetainedVersions:
         with self._lock:
             self._retaining.add(version)
         try:
-            if isinstance(snapshot, SnapshotFile):
+            if isinstance(snapshot, FrozenSnapshot) and snapshot.path is not None:
                 self._files.move_state(snapshot.path, version)
             elif not self._follows(signed, deltas):
                 self._files.write_state(version, snapshot.state_bytes, number=next(self._number))
@@ -193,7 +230,7 @@ class RetainedVersions:
 
     def discard(self, snapshot: Snapshot) -> None:
         """Delete the file of a snapshot that became no version; bytes that are still mapped stay readable."""
-        if isinstance(snapshot, SnapshotFile):
+        if isinstance(snapshot, FrozenSnapshot) and snapshot.path is not None:
             snapshot.path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ what is kept

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from learner.kill_points import kill_point
+from learner.publishing.growth import Progress, Write
 from learner.training.mesh import pieces
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import frozen_bits, specs_of
@@ -29,31 +30,25 @@ BAND_BYTES = 8 << 20
 """Most bytes that a thread joins from several shards before it writes them."""
 
 Rows = np.ndarray[Any, Any]
-Write = Callable[[], tuple[TensorSpec, ...]]
-"""Writes a version into its file and returns the specs of its tensors in the order of the bytes; called once."""
 
 
 def begin_freeze(config: ModelConfig, params: Layers, path: Path) -> Write:
-    """Copy parameters on their devices as the rollout reads them, and return the function that writes the copy.
+    """Copy parameters on their devices as the rollout reads them, and return what writes the copy.
 
     The copy takes the size of a version, divided among the devices like the parameters: 2 bytes a parameter in
     bfloat16, about 1 in E4M3. Its tensors are released as they are written. The host holds one shard for each of
     `WRITERS` threads.
 
     If the parameters are on devices of several processes, all of these must call this with the path of the same file on
-    a shared file system, and call the returned function, which writes the shards of this process. It runs no
-    computation on devices, so it may be called on any thread. It raises OSError if the file cannot be written.
+    a shared file system, and call what is returned, which writes the shards of this process. It runs no computation on
+    devices, so it may be called on any thread. It raises OSError if the file cannot be written.
     """
     specs = {spec.name: spec for spec in specs_of(config, params)}
     copies: dict[str, jax.Array] = {}
     for name in params:
         copies |= frozen_bits(config, name, params.uncut(name))
 
-    def write() -> tuple[TensorSpec, ...]:
-        _write_shards(specs, copies, path)
-        return tuple(specs.values())
-
-    return write
+    return Write(tuple(specs.values()), lambda progress: _write_shards(specs, copies, path, progress))
 
 
 def gather_into(config: ModelConfig, params: Layers, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
@@ -77,19 +72,24 @@ def gather_into(config: ModelConfig, params: Layers, file: BinaryIO | None) -> t
     return tuple(specs.values())
 
 
-def _write_shards(specs: Mapping[str, TensorSpec], copies: dict[str, jax.Array], path: Path) -> None:
-    """Write the shards of this process into the file, and remove each copy from the dictionary."""
+def _write_shards(
+    specs: Mapping[str, TensorSpec], copies: dict[str, jax.Array], path: Path, progress: Progress
+) -> None:
+    """Write the shards of this process into the file, tensor by tensor, and remove each copy from the dictionary."""
     with path.open("r+b") as file, ThreadPoolExecutor(WRITERS, thread_name_prefix="freeze") as pool:
         half = len(copies) // 2
-        written = []
+        written: list[tuple[int, list[Future[None]]]] = []  # the end of each tensor in the file
         for name in sorted(copies, key=lambda name: specs[name].offset_bytes):
             boxes = _boxes(copies.pop(name))
-            written += [pool.submit(_write_parts, file.fileno(), specs[name], parts) for parts in boxes]
+            pending = [pool.submit(_write_parts, file.fileno(), specs[name], parts) for parts in boxes]
             del boxes
             if len(copies) == half:
-                written.append(pool.submit(kill_point, "version_half_written"))
-        for each in written:
-            each.result()
+                pending.append(pool.submit(kill_point, "version_half_written"))
+            written.append((specs[name].offset_bytes + specs[name].size_bytes, pending))
+        for end_bytes, pending in written:
+            for each in pending:
+                each.result()
+            progress(end_bytes)
 
 
 def _boxes(array: jax.Array) -> list[list[jax.Shard]]:

@@ -14,9 +14,10 @@ from jax.sharding import Mesh
 
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
+from learner.publishing.growth import Write
 from learner.training.base import merged_on, noisy_scales, rounded_on, stacked_base
 from learner.training.critic import Critic, Judgement
-from learner.training.freezing import Write, begin_freeze, gather_into
+from learner.training.freezing import begin_freeze, gather_into
 from learner.training.mesh import make_mesh, moved, placed_params, stacked_params
 from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
@@ -233,17 +234,18 @@ class Trainer:
         end_trace()
 
     def begin_freeze(self, path: Path, version: int) -> Write:
-        """Copy the parameters as rollouts of this version read them, and return the function that writes them.
+        """Copy the parameters as rollouts of this version read them, and return what writes them.
 
-        The next step may be taken before the function is called (see learner.training.freezing).
+        The next step may be taken before that is called (see learner.training.freezing).
         """
         return begin_freeze(self.model_config, self.published_layers(version), path)
 
     def snapshot(self, version: int = 0) -> Snapshot:
         """Return the current parameters as rollouts of a version read them, in memory; version 0 has no noise."""
         with tempfile.NamedTemporaryFile(prefix="rollcast-snapshot-") as file:
-            tensors = self.begin_freeze(Path(file.name), version)()
-            return Snapshot(tensors, file.read())
+            write = self.begin_freeze(Path(file.name), version)
+            write()
+            return Snapshot(write.tensors, file.read())
 
     def state(self) -> dict[str, jax.Array]:
         """Return the arrays of a checkpoint by name; the next step reuses their memory."""

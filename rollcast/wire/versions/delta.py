@@ -12,7 +12,7 @@ This module does no I/O and holds only the current block in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,7 +83,12 @@ class InPlace:
 
 
 def encode_delta(
-    tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike, *, invertible: bool = False
+    tensors: Sequence[TensorSpec],
+    old_state: BytesLike,
+    new_state: BytesLike,
+    *,
+    invertible: bool = False,
+    before_reading: Callable[[int], None] = lambda until_bytes: None,
 ) -> Iterator[bytes]:
     """Yield the delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
 
@@ -92,8 +97,9 @@ def encode_delta(
     Args:
         tensors: the tensor table of both states.
         old_state: the state that the receiver holds.
-        new_state: the state that the receiver is to hold; the bytes of a block are read when its piece is requested.
+        new_state: the state that the receiver is to hold.
         invertible: make a delta that also leads from ``new_state`` back to ``old_state``.
+        before_reading: called before the bytes of ``new_state`` up to the given offset are read, in ascending order.
 
     Raises:
         MalformedMessage: the tensors do not fill the states.
@@ -105,6 +111,7 @@ def encode_delta(
     yield _MAGIC
     for block in _blocks(tensors):
         stretch = slice(block.offset_bytes, block.stop)
+        before_reading(block.stop)
         yield encoder.encode(block.items(old[stretch]), block.items(new[stretch]))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -11,13 +10,13 @@ from typing import cast
 import pytest
 
 from learner.publishing.epochs import EpochStart, Replay
+from learner.publishing.growth import Write, nothing_left
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import Freezing
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.ids import Version
-from rollcast.wire.versions.tensors import TensorSpec
 
 SNAPSHOT = Snapshot((), b"")
 
@@ -30,9 +29,9 @@ class ScriptedPublisher:
         self.may_keep = asyncio.Event()
         self.may_finish = asyncio.Event()
         self.error: Exception | None = None
-        self.snapshot = SNAPSHOT
+        self.snapshot: Snapshot | Freezing = SNAPSHOT
 
-    async def publish(self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None]) -> float:
+    async def publish(self, version: Version, snapshot: Snapshot | Freezing, *, on_kept: Callable[[], None]) -> float:
         self.story.append(f"start {version}")
         self.snapshot = snapshot
         await self.may_keep.wait()
@@ -75,25 +74,15 @@ async def test_starting_does_not_wait_for_the_origin() -> None:
     assert publisher.story == ["start 0"]
 
 
-async def test_a_snapshot_is_written_in_the_background(tmp_path: Path) -> None:
+async def test_a_snapshot_that_is_still_to_be_written_goes_to_the_publisher(tmp_path: Path) -> None:
     running, publisher = publications()
     publisher.may_keep.set()
     publisher.may_finish.set()
-    may_write = threading.Event()
-    path = tmp_path / "state"
-    path.write_bytes(b"bytes")
-
-    def write() -> tuple[TensorSpec, ...]:
-        may_write.wait()
-        return ()
-
-    await running.start(Version(0), Freezing(write, path, tmp_path))
-    assert running.under_way is not None
-    assert publisher.story == []
-    may_write.set()
+    freezing = Freezing(Write((), nothing_left), tmp_path / "state", tmp_path)
+    await running.start(Version(0), freezing)
     await running.finish()
     assert publisher.story == ["start 0", "end 0"]
-    assert publisher.snapshot.state_bytes == b"bytes"
+    assert publisher.snapshot is freezing
 
 
 async def test_waiting_until_kept_is_about_the_version_of_that_moment() -> None:

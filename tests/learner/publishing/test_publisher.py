@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -8,18 +10,19 @@ import numpy as np
 import pytest
 
 from learner.config import PublishConfig
+from learner.publishing.growth import Progress, Write
 from learner.publishing.prepared import Prepared
 from learner.publishing.publisher import OriginPusher, Publisher
-from learner.publishing.versions import RetainedVersions
+from learner.publishing.versions import Freezing, RetainedVersions
 from rollcast.policy.snapshot import Snapshot
-from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
+from rollcast.runtime.errors import CheckpointError, RunFolderError, WaitTimedOut, WrongKey
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace
 from rollcast.wire.versions.records import VerifiedVersion
-from rollcast.wire.versions.tensors import TensorSpec
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 
 
@@ -46,9 +49,13 @@ class Bench:
         self.retained = RetainedVersions(folder, mapped=2)
         self.world = world
         self.pusher = OriginPusher(self._find, self._credentials, timeout_s=timeout_s, random=Random(0))
-        self.publisher = Publisher(
-            identity=world.authority.learner,
-            run=info or pb.RunInfo(run_id=RUN_ID),
+        self.info = info or pb.RunInfo(run_id=RUN_ID)
+        self.publisher = self.make_publisher()
+
+    def make_publisher(self) -> Publisher:
+        return Publisher(
+            identity=self.world.authority.learner,
+            run=self.info,
             model_json="{}",
             config=PublishConfig(chunk_size_bytes=4096),
             retained=self.retained,
@@ -359,3 +366,57 @@ async def test_an_epoch_begins_with_a_keyframe_on_top_of_the_newest_version(tmp_
     newest_before = shelf.retained.signed(Version(2))
     assert newest_before is not None
     assert first.record.parent_hash == newest_before.record_hash
+
+
+def freezing(bench: Bench, version: int, fail_at: int = -1) -> Freezing:
+    """Return a snapshot whose tensors are written one after the other; the write of one may fail."""
+    data = snapshot(0).state_bytes if version == 0 else changed(bytes(snapshot(0).state_bytes))
+    quarter = len(data) // 4
+    tensors = tensor_table((str(part), "float32", (quarter // 4,)) for part in range(4))
+
+    def begin(path: Path, _: Version) -> Write:
+        def run(progress: Progress) -> None:
+            with path.open("r+b", buffering=0) as file:
+                for part in range(4):
+                    time.sleep(0.02)
+                    if part == fail_at:
+                        raise OSError(errno.ENOSPC, "No space left on device")
+                    file.write(data[part * quarter : (part + 1) * quarter])
+                    progress((part + 1) * quarter)
+
+        return Write(tensors, run)
+
+    return bench.retained.freeze(Version(version), begin)
+
+
+def named(folder: Path, pattern: str) -> list[Path]:
+    return list(folder.glob(pattern))
+
+
+def changed(state: bytes) -> bytes:
+    items = np.frombuffer(state, np.uint32).copy()
+    items[::100] += 1
+    return items.tobytes()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+async def test_a_version_is_encoded_while_it_is_written(world: World, tmp_path: Path, in_memory: bool) -> None:
+    bench = Bench(world, tmp_path)
+    bench.retained = RetainedVersions(tmp_path, mapped=2, in_memory=in_memory)
+    bench.publisher = bench.make_publisher()
+    states = [snapshot(0).state_bytes, changed(bytes(snapshot(0).state_bytes))]
+    for version in (0, 1):
+        await bench.publisher.publish(Version(version), freezing(bench, version))
+        assert world.origin.versions[version].state == states[version]
+        assert bench.retained.state(Version(version))[1] == states[version]
+        assert bench.publisher.stages_s.keys() >= {"freeze", "encode", "keep", "push"}
+    assert len(named(tmp_path, "*.state")) == (1 if in_memory else 2)
+    assert bench.announced == [0, 1]
+    await bench.pusher.close()
+
+
+async def test_a_version_that_cannot_be_written_is_not_published(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    with pytest.raises(RunFolderError, match="No space left"):
+        await bench.publisher.publish(Version(0), freezing(bench, 0, fail_at=2))
+    assert (bench.announced, bench.retained.versions(), named(tmp_path, ".*.tmp")) == ([], [], [])

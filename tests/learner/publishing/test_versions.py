@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from learner.publishing.growth import Progress, Write
 from learner.publishing.memory_files import MemoryMap
-from learner.publishing.versions import RetainedVersions, SnapshotFile, no_longer_needed
+from learner.publishing.versions import FrozenSnapshot, RetainedVersions, no_longer_needed
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, RunFolderError
 from rollcast.wire.identity.identity import Identity
@@ -160,16 +160,17 @@ def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> No
     retained = RetainedVersions(tmp_path, mapped=2)
     data = state(1)
 
-    def begin(path: Path, version: Version) -> Callable[[], tuple[TensorSpec, ...]]:
+    def begin(path: Path, version: Version) -> Write:
         assert (path.read_bytes(), version) == (b"", 1)
 
-        def write() -> tuple[TensorSpec, ...]:
-            path.write_bytes(data)
-            return signed(1).record.tensors
+        def write(_: Progress) -> None:
+            with path.open("r+b") as file:
+                file.write(data)
 
-        return write
+        return Write(signed(1).record.tensors, write)
 
     frozen = retained.freeze(Version(1), begin).finish()
+    assert frozen.path is not None
     inode = frozen.path.stat().st_ino
     assert (retained.versions(), frozen.state_bytes) == ([], data)
     retained.retain(signed(1), frozen, {})
@@ -185,10 +186,10 @@ def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> No
 def test_a_full_disk_leaves_no_half_of_a_snapshot(tmp_path: Path) -> None:
     retained = RetainedVersions(tmp_path, mapped=2)
 
-    def fail() -> tuple[TensorSpec, ...]:
+    def fail(_: Progress) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    freezing = retained.freeze(Version(1), lambda *_: fail)
+    freezing = retained.freeze(Version(1), lambda *_: Write(signed(1).record.tensors, fail))
     with pytest.raises(RunFolderError, match="full"):
         freezing.finish()
     assert not list(tmp_path.iterdir())
@@ -322,26 +323,25 @@ def test_snapshots_are_frozen_in_memory_once_there_is_a_state_on_disk(
     chain = Chain(4)
     retained = RetainedVersions(tmp_path, mapped=2, in_memory=True)
 
-    def freeze(number: int) -> Snapshot:
-        def begin(path: Path, version: Version) -> Callable[[], tuple[TensorSpec, ...]]:
-            def write() -> tuple[TensorSpec, ...]:
+    def freeze(number: int) -> FrozenSnapshot:
+        def begin(path: Path, version: Version) -> Write:
+            def write(_: Progress) -> None:
                 with path.open("r+b") as file:
                     file.write(chain.states[version])
-                return chain.signed[version].record.tensors
 
-            return write
+            return Write(chain.signed[version].record.tensors, write)
 
         return retained.freeze(Version(number), begin).finish()
 
     for number in range(3):
         frozen = freeze(number)
-        assert isinstance(frozen, SnapshotFile) == (number == 0)
+        assert (frozen.path is not None) == (number == 0)
         retained.retain(chain.signed[number], frozen, {PREVIOUS_ID: chain.deltas[number]} if number else {})
     assert states_on_disk(tmp_path) == [0]
     monkeypatch.setattr("learner.publishing.memory_files.fits_in_memory", lambda _: False)
     spare = freeze(3)
-    assert not isinstance(spare, SnapshotFile), "version 0 made room"
-    assert isinstance(freeze(3), SnapshotFile)
+    assert spare.path is None, "version 0 made room"
+    assert freeze(3).path is not None
 
 
 def test_the_base_of_squashed_deltas_moves_forward_in_place(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from learner.publishing.growth import Growth, Progress, Write, nothing_left
+from rollcast.runtime.errors import RunFolderError
+from rollcast.wire.versions.tensors import tensor_table
+
+TENSORS = tensor_table([("one", "uint8", (10,)), ("two", "uint8", (20,))])
+
+
+def test_what_writes_a_version_reports_its_end() -> None:
+    reported: list[int] = []
+
+    def run(progress: Progress) -> None:
+        progress(10)
+
+    write = Write(TENSORS, run)
+    assert write.size_bytes == 30
+    write(reported.append)
+    Write(TENSORS, nothing_left)(reported.append)
+    assert reported == [10, 30, 30]
+
+
+def test_a_reader_waits_for_the_bytes_that_it_needs() -> None:
+    growth, read = Growth(), list[int]()
+
+    def reader() -> None:
+        for until_bytes in (10, 30):
+            growth.wait(until_bytes)
+            read.append(until_bytes)
+
+    reading = threading.Thread(target=reader)
+    reading.start()
+    growth.reached(10)
+    growth.wait(10)
+    assert read in ([], [10])
+    growth.reached(30)
+    reading.join(10.0)
+    assert read == [10, 30]
+    assert growth.seconds > 0.0
+
+
+def test_an_error_of_the_writer_reaches_those_who_need_more() -> None:
+    growth = Growth()
+    growth.reached(10)
+    growth.failed(RunFolderError("the disk is full"))
+    growth.wait(10)
+    with pytest.raises(RunFolderError, match="full"):
+        growth.wait(11)
