@@ -24,6 +24,9 @@ class VersionState:
     path: Path | None = None
     """The file that holds exactly the state's bytes, for an engine in another process, which maps it. It keeps this
     name until ``load`` has returned; an engine that needs it for longer opens it before. None: no file has them."""
+    in_memory: bool = False
+    """Whether ``path`` names memory of this process, which has no other name and can have none: it keeps these bytes as
+    long as ``state`` is referred to."""
     base: VersionState | None = None
     """The version of the frozen weights to which this one's adapters belong; None: the state is the whole model."""
 

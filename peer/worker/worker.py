@@ -216,7 +216,8 @@ class Worker:
             raise StoreError(f"version {version} is no longer in the store", fix="keep more versions")
         record = encoding.verified.record
         base = None if record.base is None else self._held_state(record.base.version, held)
-        return VersionState(record, encoding.state_bytes(), held.enter_context(encoding.state_file()), base)
+        state, path = encoding.state_bytes(), held.enter_context(encoding.state_file())
+        return VersionState(record, state, path, in_memory=encoding.in_memory, base=base)
 
     async def _activate(self, key: VersionKey) -> None:
         await self._engine.activate(key.version)

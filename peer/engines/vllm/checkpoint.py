@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from peer.engines.base import VersionState
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hub.config import write_config
 from rollcast.policy.hub.names import hf_names, is_transposed
@@ -169,6 +170,7 @@ class Checkpoint:
         state_hash: BLAKE3 of the version's bytes.
         base: folder of the base's weights in a run with adapters; the version has no state file and no table then.
         adapters: folder with the version's adapters over them, zeros for the base itself; None: it has no base.
+        held: the version's bytes if ``state`` is in this process's memory, which keeps them while they are referred to.
     """
 
     epoch: Epoch
@@ -181,22 +183,25 @@ class Checkpoint:
     state_hash: bytes
     base: Path | None = None
     adapters: Path | None = None
+    held: memoryview | None = field(default=None, compare=False, repr=False)
 
     def discard(self) -> None:
         """Remove the files."""
         shutil.rmtree(self.state.parent, ignore_errors=True)
 
 
-def stage(record: VersionRecord, state: memoryview, path: Path | None, folder: Path, loaded_hash: bytes) -> Checkpoint:
+def stage(version: VersionState, folder: Path, loaded_hash: bytes) -> Checkpoint:
     """Make a version's files in a folder of its own below ``folder``.
 
+    A state on disk is linked, so that the store may remove it; one in memory is named by a symbolic link and held.
+
     Args:
-        path: file that holds exactly the state's bytes, or None. It is linked, so that the store may remove it.
         loaded_hash: BLAKE3 of the state.
 
     Raises:
         MalformedMessage: see read_model, or the state has another size than the record says.
     """
+    record, state = version.record, version.state
     config = read_model(record)
     if len(state) != record.state_size_bytes:
         raise MalformedMessage(
@@ -206,10 +211,21 @@ def stage(record: VersionRecord, state: memoryview, path: Path | None, folder: P
     place = folder / salt
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    _link_or_write(path, state, place / "state")
+    if version.in_memory and version.path is not None:
+        (place / "state").symlink_to(version.path)
+    else:
+        _link_or_write(version.path, state, place / "state")
     (place / "table.json").write_text(json.dumps(_table(record)))
     return Checkpoint(
-        record.epoch, record.version, config, place / "state", len(state), place / "table.json", salt, loaded_hash
+        record.epoch,
+        record.version,
+        config,
+        place / "state",
+        len(state),
+        place / "table.json",
+        salt,
+        loaded_hash,
+        held=state if version.in_memory else None,
     )
 
 

@@ -224,4 +224,4 @@ class VllmEngine:
         folder: Path = self._workspace.folder / "versions"
         if read_model(version.record).lora is not None:
             return stage_adapters(version, folder, loaded_hash), loaded_hash
-        return stage(version.record, version.state, version.path, folder, loaded_hash), loaded_hash
+        return stage(version, folder, loaded_hash), loaded_hash

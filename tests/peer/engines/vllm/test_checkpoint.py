@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from peer.engines.base import VersionState
 from peer.engines.vllm.checkpoint import ServerShape, read_model, server_shape, stage
 from rollcast.policy.config import LoraConfig
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.versions.state_memory import StateMemory
 from tests.peer.engines.vllm.versions import MODEL, zeros
 
 
@@ -49,7 +52,7 @@ def test_a_folder_has_the_models_description(tmp_path: Path) -> None:
 
 def test_a_version_is_staged_with_the_hubs_names(tmp_path: Path) -> None:
     record, state = zeros(3)
-    checkpoint = stage(record, memoryview(state), None, tmp_path, record.state_hash)
+    checkpoint = stage(VersionState(record, memoryview(state)), tmp_path, record.state_hash)
     assert checkpoint.state.read_bytes() == state
     table = {name: one for one in json.loads(checkpoint.table.read_text()) for name in one["names"]}
     query = table["model.layers.1.self_attn.q_proj.weight"]
@@ -63,10 +66,25 @@ def test_a_version_is_staged_with_the_hubs_names(tmp_path: Path) -> None:
 def test_a_file_of_the_store_is_linked_and_survives_there_being_removed(tmp_path: Path) -> None:
     record, state = zeros(0)
     (tmp_path / "stored").write_bytes(state)
-    checkpoint = stage(record, memoryview(state), tmp_path / "stored", tmp_path / "versions", record.state_hash)
+    version = VersionState(record, memoryview(state), tmp_path / "stored")
+    checkpoint = stage(version, tmp_path / "versions", record.state_hash)
     assert checkpoint.state.samefile(tmp_path / "stored")
     (tmp_path / "stored").unlink()
     assert checkpoint.state.read_bytes() == state
+
+
+def test_a_state_in_memory_is_named_and_held(tmp_path: Path) -> None:
+    record, state = zeros(0)
+    memory = StateMemory(len(state))
+    memory.view[:] = state
+    version = VersionState(record, memory.view, Path(f"/proc/{os.getpid()}/fd/{memory.descriptor}"), in_memory=True)
+    checkpoint = stage(version, tmp_path / "versions", record.state_hash)
+    assert checkpoint.state.read_bytes() == state
+    assert checkpoint.state.is_symlink()
+    assert checkpoint.held is version.state
+    checkpoint.discard()
+    assert list((tmp_path / "versions").iterdir()) == []
+    memory.close()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from peer.engines.base import VersionState
 from peer.engines.vllm.checkpoint import Checkpoint, stage
 from peer.engines.vllm.exchange import Exchange, WrongWeights
 from rollcast.wire.versions.records import state_hash
@@ -52,7 +53,7 @@ class PlayedServer:
 
 def checkpoint(folder: Path, version: int) -> Checkpoint:
     record, state = zeros(version)
-    return stage(record, memoryview(state), None, folder, state_hash(state))
+    return stage(VersionState(record, memoryview(state)), folder, state_hash(state))
 
 
 async def test_what_differs_is_written_after_the_first_version(tmp_path: Path) -> None:
