@@ -147,7 +147,10 @@ class StoreConfig(ConfigModel):
     states_in_memory: bool = True
     """Whether weights that are made from a delta stay in memory, so that only deltas are written to disk at each step,
     and full weights now and then. Weights that take more than half of the available memory are made on disk, and so are
-    those for the engines vllm and sglang, which read files, and for mirror.folder."""
+    those for mirror.folder."""
+    memory_only: bool = False
+    """Whether versions are kept in memory alone: nothing of them is written to disk, and a peer that restarts receives
+    the weights again. For peers with memory for two versions; not for an origin or with mirror.folder."""
     keep_versions: int = Field(2, ge=2)
     """Number of newest versions whose full weights are kept; older ones are removed once they are no longer read."""
     keep_deltas: int = Field(16, ge=1)
@@ -217,8 +220,15 @@ class PeerConfig(ConfigModel):
     spool_bytes_max: int = Field(256 << 20, ge=1 << 20)
     """Memory for finished rollouts that wait for the coordinator, in bytes. While it is full no batch starts."""
 
+    @model_validator(mode="after")
+    def _memory_only_is_for_peers(self) -> PeerConfig:
+        if self.store.memory_only and (self.role == "origin" or self.mirror.folder is not None):
+            raise ValueError(
+                "store.memory_only is for peers: an origin, or a mirror's folder, must outlive its process"
+            )
+        return self
+
     @property
     def states_in_memory(self) -> bool:
-        """Return whether states made from deltas stay in memory: nothing besides this process reads their files."""
-        reads_files = self.mirror.folder is not None or (self.role == "peer" and self.engine.chosen_kind != "jax")
-        return self.store.states_in_memory and not reads_files
+        """Return whether states made from deltas stay in memory: no web server reads their files."""
+        return (self.store.states_in_memory or self.store.memory_only) and self.mirror.folder is None

@@ -126,6 +126,7 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
         keep_deltas=keep.keep_deltas,
         keep_bytes=keep.keep_bytes,
         in_memory=config.states_in_memory,
+        memory_only=keep.memory_only,
     )
 
 

@@ -76,6 +76,8 @@ class ChunkStore:
         keep_deltas: number of newest versions whose deltas it keeps.
         keep_bytes: limit on the bytes of all of them on disk; 0 means no limit.
         in_memory: make states from deltas in memory, as long as they fit.
+        memory_only: keep everything in memory, of states the newest alone unless others are being read; versions that
+            are on disk are removed.
 
     Raises:
         StoreError: the folder cannot be used.
@@ -89,9 +91,11 @@ class ChunkStore:
         keep_deltas: int = 16,
         keep_bytes: int = 0,
         in_memory: bool = False,
+        memory_only: bool = False,
     ) -> None:
         self.folder = self._folder = folder
-        self._in_memory = in_memory
+        self._in_memory = in_memory or memory_only
+        self._memory_only = memory_only
         self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
         self._encodings: dict[tuple[int, int], StoredEncoding] = {}
         self._in_the_making: dict[Version, Materialisation] = {}
@@ -100,7 +104,10 @@ class ChunkStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for version in self._versions_on_disk():
-                self._open_version(version)
+                if memory_only:
+                    shutil.rmtree(self._version_folder(version))
+                else:
+                    self._open_version(version)
         except OSError as error:
             raise store_error(folder, error) from None
 
@@ -129,8 +136,10 @@ class ChunkStore:
         self._beginning.add(manifest.version)
         try:
             self._remove_other(verified, manifest)
-            self._write_signed(verified, manifest, chunk_list)
-            encoding = StoredEncoding(self._version_folder(manifest.version), verified, manifest, chunk_list)
+            if not self._memory_only:
+                self._write_signed(verified, manifest, chunk_list)
+            folder = self._version_folder(manifest.version)
+            encoding = StoredEncoding(folder, verified, manifest, chunk_list, memory_only=self._memory_only)
             encoding.open_partial()
             self._encodings[manifest.version, manifest.encoding_id] = encoding
         finally:
@@ -231,6 +240,8 @@ class ChunkStore:
 
     def _lineage(self, delta: StoredEncoding) -> tuple[_Key, ...]:
         """Return the encodings on disk from which the state that a delta leads to can be made again."""
+        if self._memory_only:
+            return ()
         base = self.get(delta.manifest.base_version or Version(0))
         before = base.lineage if base is not None and base.in_memory else ()
         start = (delta.manifest.base_version or Version(0), KEYFRAME_ID)
@@ -366,6 +377,7 @@ class ChunkStore:
             delta,
             self._version_folder(delta.version) / _NEW_STATE,
             in_memory=self._in_memory and base.finished,
+            memory_only=self._memory_only,
             before_change=partial(self._copies.before_change, base.version),
         )
         self._in_the_making[delta.version] = work
@@ -385,7 +397,7 @@ class ChunkStore:
             Kept(
                 encoding.version,
                 encoding.encoding_id,
-                0 if encoding.in_memory else encoding.manifest.size_bytes,
+                0 if encoding.in_memory and not self._memory_only else encoding.manifest.size_bytes,
                 encoding.state_held,
                 busy=encoding.readers > 0
                 or encoding.version in self._beginning
@@ -394,7 +406,7 @@ class ChunkStore:
                 or (not encoding.in_memory and (encoding.version, encoding.encoding_id) in lineages)
                 or (encoding.version in bases and encoding.state_held),
                 spared=(encoding.version, encoding.encoding_id) in spared,
-                in_memory=encoding.in_memory,
+                in_memory=encoding.in_memory and encoding.state_held,
             )
             for encoding in self.finished()
         ]
@@ -429,6 +441,8 @@ class ChunkStore:
         alive = {f"{encoding.encoding_id}" for encoding in self._of(version)}
         if not alive:
             self.discard(version)
+            return
+        if self._memory_only:
             return
         keep = {_ANNOUNCEMENT} | ({_NEW_STATE} if version in self._in_the_making or version in self._copies else set())
         folder = self._version_folder(version)

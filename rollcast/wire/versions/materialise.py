@@ -19,7 +19,7 @@ from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions.delta import DeltaDecoder
 from rollcast.wire.versions.files import preallocate, write_all
-from rollcast.wire.versions.state_memory import StateMemory, fits_in_memory
+from rollcast.wire.versions.state_memory import StateMemory, fits_in_memory, memory_for
 from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
 
@@ -34,6 +34,7 @@ class Materialisation:
         delta: the encoding whose chunks arrive.
         path: the file to make if the result is not in memory.
         in_memory: make the result in memory, unless it has to be copied and does not fit.
+        memory_only: never make it on disk.
         before_change: called before bytes of the base up to the given offset are changed in place.
 
     Attributes:
@@ -51,6 +52,7 @@ class Materialisation:
         path: Path,
         *,
         in_memory: bool = False,
+        memory_only: bool = False,
         before_change: Callable[[int], None] = lambda until_bytes: None,
     ) -> None:
         record, old = delta.verified.record, base.verified.record
@@ -64,6 +66,7 @@ class Materialisation:
         self.base_taken = False
         self._base = base
         self._in_memory = in_memory
+        self._memory_only = memory_only
         self._before_change = before_change
         self._next_chunk = 0
         self._refusal = ""  # the reason why the delta is malformed
@@ -134,7 +137,10 @@ class Materialisation:
         """Begin a result that shares nothing with its base."""
         size_bytes = self.delta.verified.record.state_size_bytes
         try:
-            if self._in_memory and fits_in_memory(size_bytes):
+            if self._memory_only:
+                self.memory = memory_for(size_bytes)
+                descriptor = self.memory.descriptor
+            elif self._in_memory and fits_in_memory(size_bytes):
                 self.memory = StateMemory(size_bytes)
                 descriptor = self.memory.descriptor
             else:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from rollcast.runtime.errors import StoreError
 from rollcast.runtime.run_folder import fsync_folder
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.files import preallocate, write_all
@@ -193,6 +194,22 @@ class BackgroundCopies:
         if copy is not None:
             with suppress(OSError):
                 copy.path.unlink(missing_ok=True)
+
+
+def memory_for(size_bytes: int) -> StateMemory:
+    """Return memory for a state that must not be on disk.
+
+    Raises:
+        StoreError: there is not enough.
+    """
+    if fits_in_memory(size_bytes):
+        with suppress(OSError):
+            return StateMemory(size_bytes)
+    raise StoreError(
+        f"there is not enough memory for {size_bytes / 2**30:.2f} GiB of weights",
+        cause="they are kept in memory alone (store.memory_only), and may take half of what is available",
+        fix="free memory, or set store.memory_only = false",
+    )
 
 
 def fits_in_memory(size_bytes: int) -> bool:

@@ -26,7 +26,7 @@ from rollcast.wire.versions.chunks import (
 from rollcast.wire.versions.files import preallocate, read_all, read_vector, write_vector
 from rollcast.wire.versions.prefix_hash import PrefixHash
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
-from rollcast.wire.versions.state_memory import StateMemory
+from rollcast.wire.versions.state_memory import StateMemory, memory_for
 
 
 class StoredEncoding:
@@ -47,7 +47,16 @@ class StoredEncoding:
             keyframe and the deltas after it. Empty for all others.
     """
 
-    def __init__(self, folder: Path, verified: VerifiedVersion, manifest: Manifest, hashes: bytes | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        verified: VerifiedVersion,
+        manifest: Manifest,
+        hashes: bytes | None,
+        *,
+        memory_only: bool = False,
+    ) -> None:
+        self._memory_only = memory_only  # chunks are received in memory, and nothing is written to disk
         self.verified = verified
         self.manifest = manifest
         self.have = new_bitmap(manifest.chunk_count)
@@ -77,9 +86,12 @@ class StoredEncoding:
         """Preallocate the file, or resume with the verified chunks of an existing one.
 
         Raises:
-            StoreError: the disk is full or read-only.
+            StoreError: the disk is full or read-only, or there is not enough memory.
         """
         try:
+            if self._memory_only:
+                self._hold(memory_for(self.manifest.size_bytes))
+                return
             exists = self._part_path.exists()
             self._open(self._part_path, os.O_RDWR | os.O_CREAT)
             if not exists or os.fstat(self._descriptor).st_size != self.manifest.size_bytes:
@@ -127,11 +139,14 @@ class StoredEncoding:
 
         It counts as finished, because it can be made again from ``lineage``, whose encodings are all on disk.
         """
-        self._memory, self.lineage = memory, lineage
-        self._descriptor = memory.descriptor
-        self._close = weakref.finalize(self, memory.close)
+        self.lineage = lineage
+        self._hold(memory)
         self._have_all()
         self._state_verified = self._finished = True
+
+    def _hold(self, memory: StateMemory) -> None:
+        self._memory, self._descriptor = memory, memory.descriptor
+        self._close = weakref.finalize(self, memory.close)
 
     def take_memory(self) -> StateMemory | None:
         """Return the memory of the state, to change it into another one; this encoding cannot be used afterwards.
@@ -177,7 +192,7 @@ class StoredEncoding:
 
     @property
     def in_memory(self) -> bool:
-        """Whether this is a state that was made in memory and has no file of its own."""
+        """Whether this is in memory, where it was made or received, and has no file of its own."""
         return self._memory is not None
 
     @property
@@ -382,6 +397,9 @@ class StoredEncoding:
             return
         if not self.complete:
             raise StoreError(f"{self!r} cannot be finished")
+        if self.in_memory:
+            self._finished = True
+            return
         try:
             os.fsync(self._descriptor)  # announcement and chunk list have been durable since begin
             with self._lock:

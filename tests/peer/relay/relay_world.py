@@ -83,7 +83,11 @@ class Member:
     def _open(self) -> None:
         keep = self._config.store
         self.store = ChunkStore(
-            self._world.folder / self.name, keep.keep_versions, keep_deltas=keep.keep_deltas, in_memory=True
+            self._world.folder / self.name,
+            keep.keep_versions,
+            keep_deltas=keep.keep_deltas,
+            in_memory=True,
+            memory_only=keep.memory_only,
         )
         self.completed: list[Version] = []
         self.accusations: list[pb.Accusation] = []

@@ -35,6 +35,27 @@ async def test_a_delta_is_applied_and_reported(tmp_path: Path) -> None:
         assert origin.state(1) == second.state
 
 
+async def test_peers_that_keep_versions_in_memory_alone_relay_and_follow_them(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        a, b = await world.add("a", "b", store={"memory_only": True})
+        await world.plan(origin, a, b)
+        newest = world.published(0)
+        await world.publish(newest)
+        for version in range(1, 4):
+            await until(lambda count=version: len(a.completed) == len(b.completed) == count)
+            newest = world.published(version, newest)
+            await world.publish(newest)
+        await until(lambda: a.completed == b.completed == [0, 1, 2, 3])
+        (late,) = await world.add("late", store={"memory_only": True})
+        world.announce(newest, late)
+        await world.plan(origin, a, b, late)
+        await until(lambda: late.completed == [3])
+        for peer in (a, b, late):
+            assert peer.state(3) == newest.state
+            assert not list((tmp_path / peer.name).rglob("*")), "nothing is written"
+
+
 async def test_a_peer_without_the_base_has_the_keyframe(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")
