@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from peer.links.addresses import is_circuit_address, is_p2p_address
+from peer.links.rates import SLOW_SHARE
 from peer.links.traffic import is_lan_address
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PUNCH
@@ -85,6 +86,7 @@ class Paths:
 
     _failed_at_s: dict[tuple[PeerId, str], float] = field(default_factory=dict)
     _measured: dict[tuple[PeerId, Kind], tuple[float, float]] = field(default_factory=dict)  # bytes per second, when
+    _fastest_before: dict[PeerId, tuple[float, float]] = field(default_factory=dict)  # a link became slow; when
     _learned: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
 
     def order(self, peer_id: PeerId, addresses: Sequence[str], now: float) -> list[str]:
@@ -128,6 +130,12 @@ class Paths:
         if bytes_per_second >= self.rate(peer_id, kind, now):
             _keep(self._measured, (peer_id, kind), (bytes_per_second, now))
 
+    def slowed(self, peer_id: PeerId, kind: Kind, now: float) -> None:
+        """Note that a link of a kind has become far slower than before: its rate counts for a tenth from now on."""
+        if rate := self.rate(peer_id, kind, now):
+            _keep(self._fastest_before, peer_id, (self._fastest(peer_id, now), now))
+            _keep(self._measured, (peer_id, kind), (SLOW_SHARE * rate, now))
+
     def rate(self, peer_id: PeerId, kind: Kind, now: float) -> float:
         """Return the most bytes per second that were measured lately; 0 if there were none."""
         bytes_per_second, measured_at_s = self._measured.get((peer_id, kind), (0.0, 0.0))
@@ -137,10 +145,14 @@ class Paths:
         """Return the value of a link of a kind.
 
         A kind that was not measured counts as fast as the fastest one that was, so that it is tried, the cheapest
-        first.
+        first; also if that one has become slow since.
         """
-        rate = self.rate(peer_id, kind, now) or max(self.rate(peer_id, other, now) for other in _VALUE) or 1.0
-        return rate * _VALUE[kind]
+        return (self.rate(peer_id, kind, now) or self._fastest(peer_id, now) or 1.0) * _VALUE[kind]
+
+    def _fastest(self, peer_id: PeerId, now: float) -> float:
+        before, became_slow_at_s = self._fastest_before.get(peer_id, (0.0, float("-inf")))
+        measured = max(self.rate(peer_id, kind, now) for kind in _VALUE)
+        return max(measured, before if now - became_slow_at_s < _RATE_EXPIRES_S else 0.0)
 
     def _with_learned(self, peer_id: PeerId, addresses: Sequence[str]) -> list[str]:
         known = [one for one in addresses if one]

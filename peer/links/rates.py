@@ -111,11 +111,67 @@ _GAP_S = 0.25
 _SENT_S_LEAST = 0.5
 
 
+# A link is judged each time that bytes have waited for it this long.
+_JUDGED_EVERY_S = 1.0
+SLOW_SHARE = 0.1
+"""The share of its fastest rate at which a link is slow."""
+
+
+class Slowdown:
+    """Notices within two seconds of sending that a link carries less than a tenth of what it carried before.
+
+    Only time in which bytes waited counts. Links that share the uplink are not slow: a link's share counts once for
+    each of the links that wait.
+    """
+
+    def __init__(self) -> None:
+        self._fastest = 0.0
+        self._largest_bytes = 0
+        self._busy_since_s: float | None = None
+        self._busy_s = 0.0
+        self._bytes = 0
+        self.slow = False
+        """Whether the link was slow when it was judged last."""
+
+    def waits(self, waiting: bool, now: float) -> None:
+        """Note whether any bytes wait to leave from ``now`` on."""
+        self._count_time(now)
+        self._busy_since_s = now if waiting else None
+
+    def sent(self, size_bytes: int) -> None:
+        """Count a piece that left while bytes waited."""
+        self._largest_bytes = max(self._largest_bytes, size_bytes)
+        if self._busy_since_s is not None:
+            self._bytes += size_bytes
+
+    def judge(self, waiting_links: int, now: float) -> None:
+        """Judge the link if bytes have waited for long enough since the last time.
+
+        Args:
+            waiting_links: links that share the uplink and have bytes that wait, this one included.
+        """
+        self._count_time(now)
+        # At a tenth of the fastest rate, the largest piece would have left by then.
+        enough_s = self._largest_bytes / (SLOW_SHARE * self._fastest) if self._fastest else 0.0
+        if self._busy_s < max(_JUDGED_EVERY_S, enough_s):
+            return
+        rate = self._bytes / self._busy_s
+        self.slow = rate * max(1, waiting_links) < SLOW_SHARE * self._fastest
+        self._fastest = max(self._fastest, rate)
+        self._busy_s, self._bytes = 0.0, 0
+
+    def _count_time(self, now: float) -> None:
+        if self._busy_since_s is not None:
+            self._busy_s += now - self._busy_since_s
+            self._busy_since_s = now
+
+
 class LinkRate:
     """Measures one link; both rates count only times in which it was busy."""
 
     def __init__(self) -> None:
         self._sending = RateMeter()
+        self._slowdown = Slowdown()
         self._stretch_began_s = self._came_at_s = float("-inf")
         self._stretch_bytes = 0
         self.received_bytes_per_second = 0.0
@@ -124,10 +180,17 @@ class LinkRate:
     def waits(self, waiting: bool, now: float) -> None:
         """Note whether any bytes wait to leave from ``now`` on."""
         self._sending.busy(waiting, now)
+        self._slowdown.waits(waiting, now)
 
     def sent(self, size_bytes: int, now: float) -> None:
         """Count bytes that left on the link."""
         self._sending.sent(size_bytes, now)
+        self._slowdown.sent(size_bytes)
+
+    def slow(self, waiting_links: int, now: float) -> bool:
+        """Return whether the link is far slower than before; see ``Slowdown``."""
+        self._slowdown.judge(waiting_links, now)
+        return self._slowdown.slow
 
     def received(self, size_bytes: int, now: float) -> None:
         """Count bytes that came on the link."""

@@ -132,6 +132,7 @@ class StreamLink:
             self._rate.received_bytes_per_second,
             figures.lost_share,
             figures.window_limited_share,
+            self._rate.slow(self._traffic.waiting_links, self._loop.time()),
         )
 
     def close(self, reason: str, code: str = "") -> None:

@@ -55,6 +55,11 @@ class TrafficClass:
         ahead_bytes = int(self.download.bytes_per_second * _KERNEL_AHEAD_S)
         return max(_KERNEL_AHEAD_BYTES_MIN, min(ahead_bytes, KERNEL_AHEAD_BYTES_MAX))
 
+    @property
+    def waiting_links(self) -> int:
+        """Return the number of links with bytes that wait to leave."""
+        return self._waiting_links
+
     def link_waits(self, waits: bool, now: float) -> None:
         """Note that bytes wait to leave on one more link, or on one less."""
         self._waiting_links += 1 if waits else -1

@@ -34,6 +34,7 @@ class LinkMeasurement:
             measured.
         lost_share: share of the TCP segments sent that were lost lately; 0: none, or not measured.
         window_limited_share: share of the time with bytes to send in which the other end's receive window was full.
+        slow: whether it carries less than a tenth of what it carried before, although bytes wait to be sent on it.
     """
 
     rtt_s: float
@@ -43,6 +44,7 @@ class LinkMeasurement:
     received_bytes_per_second: float = 0.0
     lost_share: float = 0.0
     window_limited_share: float = 0.0
+    slow: bool = False
 
 
 class Link(Protocol):

@@ -75,6 +75,12 @@ class PathUpgrades:
         """Stop the tries, because a better link is open."""
         self._waiting.pop(peer_id, None)
 
+    def hurry(self, peer_id: PeerId, now: float) -> None:
+        """Let a peer be due now, because its link has become slow."""
+        waiting = self._waiting.get(peer_id)
+        if waiting is not None:
+            waiting.try_at_s = min(waiting.try_at_s, now)
+
 
 def _wait_s(tries: int, jitter: float) -> float:
     """Return a wait between half of its ceiling and all of it, in seconds."""
@@ -84,6 +90,7 @@ def _wait_s(tries: int, jitter: float) -> float:
 log = structlog.get_logger()
 
 _CHECK_EVERY_S = 5.0
+_LOOK_EVERY_S = 0.5  # for links that have become slow
 # Chunks that were requested on the worse link still come on it; new traffic uses the better link at once.
 _LINGER_S = 10.0
 
@@ -110,20 +117,44 @@ class Upgrading:
         self._random = random
         self._upgrades = PathUpgrades()
         self._loop = asyncio.get_running_loop()
+        self._slow: set[PeerId] = set()
+        self._check_at_s = 0.0
 
     async def run(self) -> None:
-        """Check the links every few seconds, until cancelled."""
+        """Check the links every few seconds, and at once when one has become slow, until cancelled."""
         while True:
-            await asyncio.sleep(_CHECK_EVERY_S)
-            await self.check()
+            await asyncio.sleep(_LOOK_EVERY_S)
+            if self.look() or self._loop.time() >= self._check_at_s:
+                self._check_at_s = self._loop.time() + _CHECK_EVERY_S
+                await self.check()
+
+    def look(self) -> bool:
+        """Take note of links that have become far slower than they were; returns whether there are new ones.
+
+        Their rates count from now on, so that other addresses of their peers rank before them.
+        """
+        known, self._slow = self._slow, set()
+        for link, _ in self._holder.open_links():
+            measured = link.measure()
+            if not measured.slow:
+                continue
+            self._slow.add(link.peer_id)
+            if link.peer_id not in known:
+                log.info("link has become slow", peer=link.peer_id, transport=link.transport)
+                kind = kind_of_link(link.transport, link.lan)
+                self._transports.paths.slowed(link.peer_id, kind, self._loop.time())
+        return bool(self._slow - known)
 
     async def check(self) -> None:
         """Measure the open links, and dial a better address of one peer if one is due."""
         links = {link.peer_id: (link, address) for link, address in self._holder.open_links()}
         for link, _ in links.values():
-            self._measure(link)
+            if link.peer_id not in self._slow:
+                self._measure(link)
         better = [(peer, tuple(self._transports.better(*links[peer]))) for peer in links]
         self._upgrades.update(filter(lambda one: one[1], better), self._random.random(), self._loop.time())
+        for peer_id in self._slow:
+            self._upgrades.hurry(peer_id, self._loop.time())
         due = self._upgrades.due(self._loop.time())
         if due is not None:
             await self._try(*due, links[due[0]][0])

@@ -130,3 +130,14 @@ def test_the_highest_recent_rate_of_a_path_counts() -> None:
     assert paths.order(PEER, [P2P, DIRECT], 50.0) == [DIRECT, P2P]
     paths.measured(PEER, "direct", 1e5, 930.0)
     assert paths.rate(PEER, "direct", 931.0) == 1e5
+
+
+def test_a_kind_that_became_slow_ranks_behind_those_that_were_not_tried() -> None:
+    paths = Paths()
+    paths.measured(PEER, "direct", 5e6, 0.0)
+    assert paths.better(PEER, ["5.5.5.1:1", "punch"], "direct", 1.0) == []
+    paths.slowed(PEER, "direct", 1.0)
+    assert paths.rate(PEER, "direct", 1.0) == 5e5
+    assert paths.better(PEER, ["5.5.5.1:1", "punch"], "direct", 1.0) == ["punch"]
+    paths.slowed(PEER, "punched", 1.0)
+    assert paths.rate(PEER, "punched", 1.0) == 0.0, "nothing was measured of it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.config import LinkConfig
-from peer.links.rates import LinkRate, Measured, RateMeter
+from peer.links.rates import LinkRate, Measured, RateMeter, Slowdown
 from peer.links.traffic import LinkTraffic, is_lan_address
 
 
@@ -128,6 +128,58 @@ def test_a_links_sent_bytes_count_only_while_others_wait() -> None:
     rate.waits(False, 2.0)
     rate.sent(9999, 5.0)
     assert rate.sent_bytes_per_second(6.0) == pytest.approx(1000.0)
+
+
+def slow_after_s(slowdown: Slowdown, rate: float, links: int = 1, piece: int = 1000, start_s: float = 10.0) -> float:
+    """Send pieces at a rate, judge twice a second, and return when the link was slow; 0.0 if never within 5 s."""
+    left = 0
+    for step in range(1, 501):
+        now = start_s + step / 100
+        while left + piece <= rate * step / 100:
+            left += piece
+            slowdown.sent(piece)
+        if step % 50 == 0:
+            slowdown.judge(links, now)
+            if slowdown.slow:
+                return step / 100
+    return 0.0
+
+
+def used(rate: float = 100_000.0, piece: int = 1000) -> Slowdown:
+    slowdown = Slowdown()
+    slowdown.waits(True, 0.0)
+    assert slow_after_s(slowdown, rate, piece=piece, start_s=0.0) == 0.0
+    slowdown.waits(False, 5.0)
+    slowdown.waits(True, 10.0)
+    return slowdown
+
+
+def test_a_tenth_of_the_rate_is_noticed_within_two_seconds() -> None:
+    assert 0.0 < slow_after_s(used(), 9_000.0) <= 2.0
+    assert 0.0 < slow_after_s(used(), 0.0) <= 2.0
+    assert slow_after_s(used(), 20_000.0) == 0.0, "a fifth is not slow"
+
+
+def test_a_share_of_the_uplink_is_not_slow() -> None:
+    assert slow_after_s(used(), 9_000.0, links=12) == 0.0
+    assert slow_after_s(used(), 500.0, links=12) > 0.0
+
+
+def test_large_pieces_get_the_time_that_they_need() -> None:
+    assert slow_after_s(used(piece=50_000), 15_000.0, piece=50_000) == 0.0
+
+
+def test_a_link_recovers_and_idle_time_does_not_count() -> None:
+    slowdown = used()
+    assert slow_after_s(slowdown, 0.0)
+    slowdown.waits(False, 20.0)
+    slowdown.waits(True, 500.0)
+    slowdown.judge(1, 500.0)
+    assert slowdown.slow, "nothing new is known"
+    for _ in range(150):
+        slowdown.sent(1000)
+    slowdown.judge(1, 501.5)
+    assert not slowdown.slow
 
 
 def test_a_steady_stretch_measures_a_links_downlink() -> None:

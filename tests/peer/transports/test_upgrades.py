@@ -30,10 +30,11 @@ class FakeLink:
     def __init__(self, transport: str, rate: float = 0.0) -> None:
         self.peer_id, self.transport, self.lan = PEER, transport, False
         self.rate = rate
+        self.slow = False
         self.over = ""
 
     def measure(self) -> LinkMeasurement:
-        return LinkMeasurement(0.1, 0, "", 0.0, self.rate)
+        return LinkMeasurement(0.1, 0, "", 0.0, self.rate, slow=self.slow)
 
     def close(self, reason: str, code: str = "") -> None:
         self.over = reason
@@ -121,6 +122,29 @@ async def test_a_far_slower_direct_link_is_replaced(monkeypatch: pytest.MonkeyPa
     await holder.at(0.0)
     await holder.at(30.0)
     assert holder.dialled == [["punch", ADDRESS.split()[-1]]], "nobody knows yet how fast a hole is"
+
+
+async def test_a_link_that_becomes_slow_is_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = FakeLink("direct", rate=5e6)
+    holder = Holder(direct, FakeLink("punched"), monkeypatch)
+    await holder.at(0.0)
+    assert not holder.upgrading.look()
+    direct.slow = True
+    holder.now = 7.0
+    assert holder.upgrading.look()
+    await holder.at(7.0)
+    assert holder.dialled[0][0] == "punch"
+    assert [one.transport for one in holder.links] == ["direct", "punched"]
+
+
+async def test_a_slow_link_without_a_better_address_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = FakeLink("direct", rate=5e6)
+    holder = Holder(direct, None, monkeypatch)
+    await holder.at(0.0)
+    paths = holder.transports.paths
+    direct.slow = True
+    assert [holder.upgrading.look(), holder.upgrading.look()] == [True, False]
+    assert paths.rate(PEER, "direct", 0.0) == pytest.approx(5e5)
 
 
 async def test_relays_switch_from_libp2p_to_a_direct_link_without_loss(
