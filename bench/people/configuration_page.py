@@ -12,6 +12,7 @@ _TITLES: dict[Role, str] = {
     "up": "`rollcast up`: one machine",
     "coordinator": "Coordinator",
     "gateway": "Gateway",
+    "scorer": "Scorer",
     "learner": "Learner",
     "peer": "Peer and origin",
 }

@@ -50,7 +50,7 @@ def show(
         return 0
     if role is None:
         raise ConfigError(
-            "no file and no role is given", fix="give a file, or --role up|coordinator|gateway|learner|peer|sft"
+            "no file and no role is given", fix="give a file, or --role up|coordinator|gateway|scorer|learner|peer|sft"
         )
     rows = describe(config_class(role))
     if json_output:

@@ -10,13 +10,14 @@ from typing import Literal
 from rollcast.runtime.config import ConfigModel, override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError
 
-Role = Literal["up", "coordinator", "gateway", "learner", "peer", "sft"]
+Role = Literal["up", "coordinator", "gateway", "scorer", "learner", "peer", "sft"]
 
 #: Role -> module and class of its configuration; imported only when asked for.
 _CLASSES: dict[Role, tuple[str, str]] = {
     "up": ("rollcast.cli.up_config", "UpConfig"),
     "coordinator": ("coordinator.config.config", "CoordinatorConfig"),
     "gateway": ("coordinator.gateway.config", "GatewayConfig"),
+    "scorer": ("coordinator.scorer.config", "ScorerConfig"),
     "learner": ("learner.config", "LearnerConfig"),
     "peer": ("peer.config", "PeerConfig"),
     "sft": ("learner.supervised.config", "SftConfig"),
@@ -50,7 +51,9 @@ def guess_role(path: Path) -> Role:
     sections = set(read_toml(path))
     if sections & {"coordinator", "origin", "peer"}:
         return "up"
-    fits = [role for role in (*ROLES_OF_UP, "gateway", "sft") if sections <= set(config_class(role).model_fields)]
+    fits = [
+        role for role in (*ROLES_OF_UP, "gateway", "scorer", "sft") if sections <= set(config_class(role).model_fields)
+    ]
     if not fits:
         raise ConfigError(
             f"cannot tell which process {path} is for",

@@ -28,6 +28,7 @@ app.command(
 )
 app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
 app.command("rollcast.cli.roles:gateway", name="gateway", help="Run a gateway, which serves peers for a coordinator.")
+app.command("rollcast.cli.roles:scorer", name="scorer", help="Run a scorer, which scores completions over HTTP.")
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command(
     "rollcast.cli.peer.app:app",

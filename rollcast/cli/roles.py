@@ -1,4 +1,4 @@
-"""`rollcast coordinator|gateway|learner|peer`: run one process from its own TOML file."""
+"""`rollcast coordinator|gateway|scorer|learner|peer`: run one process from its own TOML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollcast.runtime.process import die_with_parent, run_process
 #: a missing one itself.
 _NEEDS: dict[Role, str] = {"coordinator": "reasoning_gym", "learner": "optax"}
 #: Module of each role's process, where it is not ROLE.service.
-_SERVICES: dict[Role, str] = {"gateway": "coordinator.gateway.service"}
+_SERVICES: dict[Role, str] = {"gateway": "coordinator.gateway.service", "scorer": "coordinator.scorer.service"}
 
 
 @Parameter(name="*")
@@ -62,6 +62,17 @@ def gateway(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
         Configuration file (TOML). `rollcast config show --role gateway` lists its keys.
     """
     return _run("gateway", config, options)
+
+
+def scorer(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+    """Run a scorer, which scores completions for coordinators over HTTP (docs/scale.md).
+
+    Parameters
+    ----------
+    config
+        Configuration file (TOML). `rollcast config show --role scorer` lists its keys.
+    """
+    return _run("scorer", config, options)
 
 
 def learner(

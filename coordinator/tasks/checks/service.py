@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,6 +27,26 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SHOWN_LENGTH = 300
 
 
+def read_secret(path: Path) -> str:
+    """Return the secret in a file.
+
+    Raises:
+        TaskError: the file cannot be read, or holds no secret.
+    """
+    try:
+        with path.expanduser().open("rb") as file:
+            secret = file.read(SECRET_BYTES_MAX).decode("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise TaskError(
+            f"cannot read the secret in {path}", cause=type(error).__name__, fix="correct secret_file"
+        ) from None
+    if not secret or any(character.isspace() for character in secret):
+        raise TaskError(
+            f"{path} holds no secret", cause="it is empty or has several words", fix="write one token to it"
+        )
+    return secret
+
+
 class ServiceClient:
     """A client of one service. Used on one event loop; ``close`` ends its connections."""
 
@@ -44,20 +65,8 @@ class ServiceClient:
         Raises:
             TaskError: the file cannot be read, or holds no secret.
         """
-        path = self._config.secret_file
-        if path is None:
-            return
-        try:
-            with path.expanduser().open("rb") as file:
-                self._secret = file.read(SECRET_BYTES_MAX).decode("ascii").strip()
-        except (OSError, ValueError) as error:
-            raise TaskError(
-                f"cannot read the secret in {path}", cause=type(error).__name__, fix="correct secret_file"
-            ) from None
-        if not self._secret or any(character.isspace() for character in self._secret):
-            raise TaskError(
-                f"{path} holds no secret", cause="it is empty or has several words", fix="write one token to it"
-            )
+        if self._config.secret_file is not None:
+            self._secret = read_secret(self._config.secret_file)
 
     async def post(self, path: str, body: Any) -> Any:
         """Send JSON and return the JSON of the answer.
