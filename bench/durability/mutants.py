@@ -1,8 +1,8 @@
 """Run the mutation gate: plant bugs and count how many of them the simulator finds, within how many seeds.
 
 Every bug is hunted with the standard fault mix and the judge alone: the cores' own assertions do not count.
-Before that the same seeds are run without a bug, and the judge must find nothing. ``--write`` writes the table of
-docs/simulator.md.
+Before that the same seeds are run without a bug, with one coordinator and with a standby beside it, and the judge must
+find nothing. As many processes as there are cores share the work. ``--write`` writes the table of docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.machine import Outcome
-from rollcast.sim.mutants.gate import MUTANTS, Hunt, hunt
-from rollcast.sim.simulation import simulate_standard
+from rollcast.sim.mutants.gate import MUTANTS, Hunt, hunts, violations
+from rollcast.sim.parallel import cores
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulator.md"
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
@@ -22,38 +22,35 @@ BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=400, help="most seeds to try per bug")
-    parser.add_argument("--clean", type=int, default=400, help="seeds to run without a bug")
+    parser.add_argument("--clean", type=int, default=400, help="seeds to run without a bug, with and without a standby")
     parser.add_argument("--only", default="", help="comma-separated names of bugs")
+    parser.add_argument("--processes", type=int, default=cores(), help="processes at once")
     parser.add_argument("--write", action="store_true", help="write the table into docs/simulator.md")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     names = [name for name in arguments.only.split(",") if name]
     mutants = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    violated = [seed for seed in range(arguments.clean) if _violates(seed)]
-    hunts = []
-    for mutant in mutants:
-        hunts.append(hunt(mutant, arguments.seeds))
-        print(f"{mutant.name}: seed {hunts[-1].seed}, {hunts[-1].rule}", file=sys.stderr, flush=True)
+    violated = 0
+    for violation in violations(arguments.clean, arguments.processes):
+        violated += 1
+        print(violation, file=sys.stderr, flush=True)
+    hunted = []
+    for one in hunts(mutants, arguments.seeds, arguments.processes):
+        hunted.append(one)
+        print(f"{one.mutant.name}: seed {one.seed}, {one.rule}", file=sys.stderr, flush=True)
     if arguments.write:
-        write_table(PAGE, hunts)
-    found = [one.seed for one in hunts if one.seed is not None]
+        write_table(PAGE, hunted)
+    found = [one.seed for one in hunted if one.seed is not None]
     figures = {
         "planted": len(mutants),
         "found": len(found),
         "worst_seed": max(found, default=-1),
-        "invariants": len({one.mutant.against for one in hunts if one.seed is not None}),
+        "invariants": len({one.mutant.against for one in hunted if one.seed is not None}),
         "clean_seeds": arguments.clean,
-        "clean_violations": len(violated),
+        "clean_violations": violated,
     }
     return Outcome({"seeds": arguments.seeds, "clean": arguments.clean, "only": names}, figures)
-
-
-def _violates(seed: int) -> bool:
-    violations = simulate_standard(seed).violations
-    for violation in violations:
-        print(f"seed {seed}: {violation}", file=sys.stderr, flush=True)
-    return bool(violations)
 
 
 def table(hunts: Iterable[Hunt]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from rollcast.sim.judge.oracle import Oracle
 from rollcast.sim.kernel.event_queue import Agenda
 from rollcast.sim.kernel.network import Network
@@ -37,26 +35,28 @@ class Fleet:
 
     Args:
         seed: the seed of all randomness.
-        coordinator: builds the coordinator's process.
+        coordinator: the kind of the coordinator's process.
     """
 
     def __init__(
         self,
         settings: FleetSettings,
         seed: int,
-        coordinator: Callable[[Ground], CoordinatorNode] = CoordinatorNode,
+        coordinator: type[CoordinatorNode] = CoordinatorNode,
     ) -> None:
         agenda, chance, trace = Agenda(), Chance(seed), Trace()
         network = Network(agenda, chance.of("network"), settings.weather, piece_bytes=settings.piece_bytes)
         oracle, signer = Oracle(settings, trace), Signer(seed, chunks=settings.chunks)
         self.settings = settings
         self.ground = ground = Ground(settings, agenda, chance, network, trace, oracle, signer)
-        for name in (coordinator_node.NAME, origin_node.NAME):
+        for name in (coordinator_node.NAME, coordinator_node.STANDBY_NAME, origin_node.NAME):
             network.add(name, settings.server_line)
         network.add(learner.NAME, settings.learner_line)
-        self.coordinator = coordinator(ground)
-        self.origin = OriginNode(ground, self.coordinator)
-        self.learner = LearnerNode(ground, self.coordinator, self.origin)
+        self.coordinators = [coordinator(ground)]
+        if settings.coordinators > 1:
+            self.coordinators.append(coordinator(ground, self.coordinators[0]))
+        self.origin = OriginNode(ground, self.coordinators)
+        self.learner = LearnerNode(ground, self.coordinators, self.origin)
         self.fluid = FluidBroadcast(ground, self.origin)
         self._hosts: dict[str, RelayHost] = {}
         self._victim = PeerId("")  # whom all hostile peers accuse
@@ -74,13 +74,13 @@ class Fleet:
         numbers = range(settings.peers + settings.hoarders + settings.pickers)
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in numbers]
         if settings.operator_every_s:
-            Operator(ground, self.coordinator)
+            Operator(ground, lambda: self.coordinator)
         self.over = False  # the run has ended: the supervisor restarts no process any more
         self._down_s: dict[str, float] = {}
         for process in self.processes:
             process.on_end = self._ended
         starts = chance.of("starts")
-        for process in (self.coordinator, self.origin, self.learner):
+        for process in (*self.coordinators, self.origin, self.learner):
             process.start()
         for peer in self.peers:
             agenda.after(starts.random() * settings.start_within_s, self._start_again, peer, 0)
@@ -91,8 +91,13 @@ class Fleet:
 
     @property
     def processes(self) -> list[Process]:
-        """Return every process of the fleet: coordinator, origin, learner, then the peers in order."""
-        return [self.coordinator, self.origin, self.learner, *self.peers]
+        """Return every process of the fleet: coordinators, origin, learner, then the peers in order."""
+        return [*self.coordinators, self.origin, self.learner, *self.peers]
+
+    @property
+    def coordinator(self) -> CoordinatorNode:
+        """Return the coordinator that leads, or led last."""
+        return max(self.coordinators, key=lambda one: one.epoch)
 
     def run(self, seconds: float) -> None:
         """Advance virtual time by ``seconds``."""
@@ -161,7 +166,7 @@ class Fleet:
     def _new_peer(self, number: int, engine: EngineSettings) -> PeerNode:
         name, line = self.name_of(number), self.settings.lines[number % len(self.settings.lines)]
         self.ground.network.add(name, line)
-        node = self._kind_of(number)(self.ground, self.coordinator, name, line, engine)
+        node = self._kind_of(number)(self.ground, self.coordinators, name, line, engine)
         if self.settings.receiving == "chunks":
             node.receiver = ChunkReceiver(node, self._hosts)
         else:

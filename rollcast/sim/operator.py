@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coordinator.core.events.operator_events import (
     BudgetChanged,
     PeerBanned,
@@ -27,9 +29,9 @@ class Operator:
     At most one peer is pinned, and at most one drained or banned, at a time, so that the run can continue.
     """
 
-    def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:
+    def __init__(self, ground: Ground, leader: Callable[[], CoordinatorNode]) -> None:
         self._ground = ground
-        self._coordinator = coordinator
+        self._leader = leader
         self._random = ground.chance.of("operator")
         self._prices = list(ground.settings.activation.prices)
         self._pinned = self._kept_out = ""
@@ -40,7 +42,7 @@ class Operator:
 
     def _act(self) -> None:
         self._wait()
-        if self._coordinator.core is not None:
+        if self._leader().core is not None:
             acts = (
                 self._reprice,
                 self._pin,
@@ -58,39 +60,39 @@ class Operator:
         factor = self._random.choice(_PRICE_FACTORS)
         price = self._prices[number]
         self._prices[number] = Price(name=price.name, usd_per_hour=round(price.usd_per_hour * factor, 4))
-        self._coordinator.give(PricesChanged(tuple(self._prices)))
+        self._leader().give(PricesChanged(tuple(self._prices)))
 
     def _pin(self) -> None:
         """Unpin the pinned peer; if none is pinned, pin one."""
         if self._pinned:
-            self._coordinator.give(PeerPinned(PeerId(self._pinned), ""))
+            self._leader().give(PeerPinned(PeerId(self._pinned), ""))
             self._pinned = ""
             return
         self._pinned = f"peer-{self._random.randrange(self._ground.settings.peers)}"
-        self._coordinator.give(PeerPinned(PeerId(self._pinned), self._random.choice(("on", "off"))))
+        self._leader().give(PeerPinned(PeerId(self._pinned), self._random.choice(("on", "off"))))
 
     def _change_limit(self) -> None:
-        core = self._coordinator.core
+        core = self._leader().core
         assert core is not None
         most = self._ground.settings.staleness_limit + _RAISED_BY
         limit = self._random.randint(core.rules.limit_least, most)
-        self._coordinator.give(StalenessLimitChanged(limit))
+        self._leader().give(StalenessLimitChanged(limit))
 
     def _keep_out(self) -> None:
         """Enable the drained or banned peer; if there is none, drain or ban one."""
         if self._kept_out:
-            self._coordinator.give(PeerEnabled(PeerId(self._kept_out), "tried again"))
+            self._leader().give(PeerEnabled(PeerId(self._kept_out), "tried again"))
             self._kept_out = ""
             return
         self._kept_out = f"peer-{self._random.randrange(self._ground.settings.peers)}"
         order = self._random.choice((PeerDrained, PeerBanned))
-        self._coordinator.give(order(PeerId(self._kept_out), "a whim", self._kept_out))
+        self._leader().give(order(PeerId(self._kept_out), "a whim", self._kept_out))
 
     def _change_period(self) -> None:
-        core = self._coordinator.core
+        core = self._leader().core
         assert core is not None
-        self._coordinator.give(PublishPeriodChanged(self._random.randint(0, core.rules.limit + 1)))
+        self._leader().give(PublishPeriodChanged(self._random.randint(0, core.rules.limit + 1)))
 
     def _change_budget(self) -> None:
         hourly = self._random.choice((None, 2.0, 4.0))
-        self._coordinator.give(BudgetChanged(Budget(usd_per_hour_max=hourly)))
+        self._leader().give(BudgetChanged(Budget(usd_per_hour_max=hourly)))

@@ -69,6 +69,7 @@ class FleetSettings:
     peers: int = 6
     hoarders: int = 0  # further peers that ask for all work and do none
     pickers: int = 0  # further peers that choose among the S + 1 versions that they keep
+    coordinators: int = 1  # 2: a leader and a standby that share one database
     # the run
     steps: int = 1_000_000
     staleness_limit: int = 3

@@ -132,7 +132,7 @@ def _simulate(
         faults={name: happened.count(name) for name in sorted(set(happened))},
         checks=oracle.checks,
         agenda_calls=agenda.done,
-        core_events=fleet.coordinator.events,
+        core_events=sum(one.events for one in fleet.coordinators),
         cpu_s=time.process_time() - started_s,
         digest=fleet.ground.trace.digest(),
         evaluations_done=oracle.evaluation.done,
@@ -182,10 +182,11 @@ def _where(error: BaseException) -> str:
 
 def _end(fleet: Fleet) -> None:
     """End the run, let every peer drain, and check I10 and I11: all peers stop and no attempt stays open."""
-    oracle, coordinator = fleet.ground.oracle, fleet.coordinator
+    oracle = fleet.ground.oracle
     if oracle.violations:
         return
-    fleet.ground.agenda.run(fleet.ground.agenda.now + DRAIN_S, lambda: coordinator.core is not None)
+    fleet.ground.agenda.run(fleet.ground.agenda.now + DRAIN_S, lambda: fleet.coordinator.core is not None)
+    coordinator = fleet.coordinator
     fleet.over = True
     fleet.learner.kill()
     coordinator.apply(RunEnded("finished", True))

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,26 @@ def test_most_of_a_fleet_cannot_frame_a_peer(seed: int) -> None:
     with planted(next(one for one in MUTANTS if one.name == "accused-without-a-receipt")):
         found = simulate(fleet, seed, seconds=60.0, faults=("hostile-peer",), gap_s=2.0).violations
     assert {one.rule for one in found} == {"I9"}
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", [11, 14])
+def test_a_standby_takes_over_from_a_leader_that_is_killed_or_frozen(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleets = list[Fleet]()
+
+    class Watched(Fleet):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            fleets.append(self)
+
+    monkeypatch.setattr(simulation, "Fleet", Watched)
+    outcome = clean(simulate_standard(seed, coordinators=2))
+    assert outcome.steps > 5
+    epochs = [one.epoch for one in fleets[0].coordinators]
+    assert min(epochs) > 0, "both have led"
+    assert outcome.issued == outcome.trained + sum(outcome.dropped.values())
 
 
 @pytest.mark.sim

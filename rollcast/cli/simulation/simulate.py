@@ -31,6 +31,7 @@ def simulate_fleet(
     ] = "none",
     gap_s: float | None = None,
     standard_mix: Annotated[bool, Parameter(name="--standard", negative=())] = False,
+    standby: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
     """Simulate a run: the real cores of every role on virtual time, with every invariant checked after every event.
@@ -50,10 +51,14 @@ def simulate_fleet(
         Mean number of virtual seconds between two faults.
     standard_mix
         Simulate the small fleet that the tests sample from this seed.
+    standby
+        Simulate a second coordinator, which shares the first one's database and takes over when that one is lost.
     json_output
         Print one JSON object.
     """
     settings, seconds = _fleet(peers, hours, seed, standard_mix)
+    if standby:
+        settings = replace(settings, coordinators=2)
     names = None if faults == "none" else () if faults == "all" else tuple(faults.split(","))
     gap = gap_s if gap_s is not None else GAP_S if standard_mix else seconds / 60.0
     outcome = simulate(settings, seed, seconds=seconds, faults=names, gap_s=gap)

@@ -448,6 +448,13 @@ class LedgerJudge:
                 self._blame("I1", f"lease {key[0]}, sample {key[1]} is acknowledged before it is stored", key[0])
             self.books.acknowledged.add(key)
 
+    def deposed_answered(self, name: str, action: act.AnswerUpload, now: float) -> None:
+        """Check that a coordinator that leads no longer accepts only what was stored before."""
+        issued = self.books.attempts.get((action.lease_id, action.sample_index))
+        if issued is not None and not issued.durable and not issued.made_turn:
+            what = f"{name}, which leads no longer, acknowledges lease {action.lease_id}, which is not stored"
+            self._verdicts.blame("leader", what, now, action.lease_id)
+
     def _batch(self, action: act.RecordBatch) -> None:
         books, step = self.books, action.step
         if step != self.recorded or (step in self.batches and self.batches[step] != action.rollout_ids):

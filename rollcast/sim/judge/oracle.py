@@ -37,6 +37,7 @@ class Oracle:
         self.last_progress_s = 0.0
         self._last_again_s = 0.0  # when the learner last completed a step that it had completed before
         self.ages: dict[int, int] = {}
+        self._leading_epoch = 0  # of the coordinator that took the leadership last
         self._signed: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
         self._strayed: int | None = None  # the version whose state a resumed learner failed to reproduce
 
@@ -65,6 +66,28 @@ class Oracle:
         self.evaluation.coordinator_started()
         self._standby.clear()
         self._kept_out.clear()
+
+    def leads(self, name: str, epoch: int, now: float) -> None:
+        """Note that a coordinator took the leadership, in this epoch."""
+        self._trace.add(now, "leads", name, epoch)
+        self._leading_epoch = epoch
+
+    def committed(self, name: str, epoch: int, now: float) -> None:
+        """Check that only the leader commits: its ledger is what the others have not read."""
+        self._verdicts.checks += 1
+        if epoch != self._leading_epoch:
+            what = f"{name} commits in epoch {epoch}, although another one leads in epoch {self._leading_epoch}"
+            self._verdicts.blame("leader", what, now, name)
+
+    def deposed_handled(self, name: str, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
+        """Check what a coordinator does that does not know yet that another one leads.
+
+        It may do what a peer or the learner can repeat at the leader. The books are those of the leader.
+        """
+        self._trace.add(now, "deposed", name, type(event).__name__, len(actions))
+        for action in actions:
+            if isinstance(action, act.AnswerUpload) and action.accepted:
+                self.ledger.deposed_answered(name, action, now)
 
     def coordinator_handled(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))

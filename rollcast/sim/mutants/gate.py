@@ -1,15 +1,24 @@
-"""Run the mutation gate: count the seeds until the simulator finds a planted bug."""
+"""Run the mutation gate: count the seeds until the simulator finds a planted bug.
+
+As a program this module hunts one bug, or simulates clean seeds, and prints the result as JSON; see ``hunts`` and
+``violations``, which start it.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rollcast.sim.mutants import coordinator, episodes, processes
+from rollcast.sim.mutants import coordinator, episodes, leadership, processes
 from rollcast.sim.mutants.planting import Mutant, planted
+from rollcast.sim.parallel import documents
 from rollcast.sim.simulation import simulate_standard
 
-MUTANTS: tuple[Mutant, ...] = coordinator.MUTANTS + episodes.MUTANTS + processes.MUTANTS
+MUTANTS: tuple[Mutant, ...] = coordinator.MUTANTS + episodes.MUTANTS + leadership.MUTANTS + processes.MUTANTS
 SEEDS_MAX = 400
+_SEEDS_A_PROCESS = 40  # clean ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +42,43 @@ def hunt(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Hunt:
             if violations:
                 return Hunt(mutant, seed, violations[0].rule, violations[0].what)
     return Hunt(mutant, None, "", "")
+
+
+def hunts(mutants: Sequence[Mutant], seeds_max: int, processes: int) -> Iterator[Hunt]:
+    """Hunt several bugs, each in a process of its own, ``processes`` at a time."""
+    commands = [_command("hunt", mutant.name, seeds_max) for mutant in mutants]
+    for mutant, found in zip(mutants, documents(commands, processes), strict=True):
+        yield Hunt(mutant, found["seed"], found["rule"], found["what"])
+
+
+def violations(seeds: int, processes: int) -> Iterator[str]:
+    """Simulate so many seeds without a bug, with one coordinator and with two; yield what the judge finds."""
+    firsts = range(0, seeds, _SEEDS_A_PROCESS)
+    commands = [_command("clean", first, min(seeds, first + _SEEDS_A_PROCESS)) for first in firsts]
+    for found in documents(commands, processes):
+        yield from found["violations"]
+
+
+def _command(*words: object) -> list[str]:
+    return ["-m", __name__, *map(str, words)]
+
+
+def _violations(seeds: Iterable[int]) -> Iterator[str]:
+    for seed in seeds:
+        for coordinators in (1, 2):
+            for violation in simulate_standard(seed, coordinators=coordinators).violations:
+                yield f"seed {seed}, coordinators {coordinators}: {violation}"
+
+
+def main(what: str, first: str, last: str) -> None:
+    """Hunt the bug ``first`` within ``last`` seeds, or simulate the seeds from ``first`` to before ``last``."""
+    if what == "hunt":
+        mutant = next(one for one in MUTANTS if one.name == first)
+        found = hunt(mutant, int(last))
+        json.dump({"seed": found.seed, "rule": found.rule, "what": found.what}, sys.stdout)
+    else:
+        json.dump({"violations": list(_violations(range(int(first), int(last))))}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -15,6 +15,22 @@ from rollcast.sim.nodes.relay_links import HANDSHAKE_ROUND_TRIPS
 from rollcast.sim.world import Ground
 
 _FIRST_S, _MOST_S = 0.2, 5.0  # seconds between two attempts, as in peer/session/session.py
+
+
+class Addresses:
+    """The coordinators that a client knows of, of which it tries the next one when one does not answer."""
+
+    def __init__(self, coordinators: Sequence[CoordinatorNode]) -> None:
+        self._coordinators = coordinators
+        self._tried = 0
+
+    @property
+    def current(self) -> CoordinatorNode:
+        return self._coordinators[self._tried]
+
+    def failed(self) -> None:
+        """Try the next one from now on."""
+        self._tried = (self._tried + 1) % len(self._coordinators)
 
 
 class ControlLink:
@@ -32,7 +48,7 @@ class ControlLink:
         self,
         ground: Ground,
         process: Process,
-        coordinator: CoordinatorNode,
+        addresses: Addresses,
         joined: Callable[[], PeerJoined],
         heartbeat: Callable[[], Any],
         on_message: Callable[[str, Any], None],
@@ -42,7 +58,8 @@ class ControlLink:
     ) -> None:
         self._ground = ground
         self._process = process
-        self._coordinator = coordinator
+        self._addresses = addresses
+        self._coordinator = addresses.current
         self._joined = joined
         self._heartbeat = heartbeat
         self._on_message = on_message
@@ -60,6 +77,7 @@ class ControlLink:
 
     def dial(self) -> None:
         """Begin a session; the link retries until the coordinator welcomes one."""
+        self._coordinator = self._addresses.current
         session = Session(self._ground.network, self._process, self, self._coordinator, self._coordinator)
         self._session = session
         handshake_s = HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
@@ -96,6 +114,7 @@ class ControlLink:
         if was_open:
             self._delays = self._new_delays()
             self._on_lost(reason)
+        self._addresses.failed()
         self._process.later(next(self._delays), self.dial)
 
     def _no_welcome(self, session: Session) -> None:

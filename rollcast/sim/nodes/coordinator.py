@@ -1,9 +1,13 @@
-"""Simulate the coordinator's process: its real core, its store on a simulated disk, verifiers that take time."""
+"""Simulate the coordinator's process: its real core, its store on a simulated disk, verifiers that take time.
+
+Two coordinators share one database. One of them leads, the other waits as a standby, as with PostgreSQL.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, assert_never
@@ -16,22 +20,25 @@ from coordinator.core.events import evaluation_events as evaluations
 from coordinator.core.events import events as ev
 from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode, StepEpisode
 from coordinator.core.events.operator_events import Order, StalenessLimitChanged
+from coordinator.core.events.restored import Restored
 from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.members import standby
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.recovery import resume
+from coordinator.stores.leadership import RENEW_S
 from coordinator.tasks.checks.task import Score
 from learner.publishing.epochs import EpochStart
-from rollcast.runtime.errors import StoreError
+from rollcast.runtime.errors import LeadershipLost, StoreError
 from rollcast.sim import environment
 from rollcast.sim.kernel.disk import Disk
-from rollcast.sim.kernel.process import Script
+from rollcast.sim.kernel.process import Script, Wait
 from rollcast.sim.kernel.rpc import Failed, Reply, Server
 from rollcast.sim.kernel.sessions import Session
 from rollcast.sim.nodes.environments import Environments
 from rollcast.sim.nodes.verifiers import Verifiers
 from rollcast.sim.run_settings import core_settings
+from rollcast.sim.store.leadership import Fence, LeadershipRow
 from rollcast.sim.store.store import MemoryStore, answer_of, run_now
 from rollcast.sim.store.tables import Tables
 from rollcast.sim.world import Ground
@@ -40,6 +47,7 @@ from rollcast.wire.rollouts import Rollout
 from rollcast.wire.versions.records import VerifiedVersion
 
 NAME = "coordinator"
+STANDBY_NAME = "coordinator-2"
 STEPS_STORED = 64  # steps whose batches and rollouts the simulated store keeps; older ones would only use memory
 _INCARNATION = resume.INCARNATION
 
@@ -63,15 +71,27 @@ class Malformed:
 
 
 class CoordinatorNode(Server):
-    """The coordinator's process and its machine. The disk outlives the process."""
+    """The coordinator's process and its machine. The disk outlives the process.
+
+    Args:
+        standby_of: the coordinator whose database this one shares; None for the only or the first one.
+
+    Attributes:
+        epoch: the epoch in which this coordinator led last; 0 if it never did, or is the only one.
+    """
 
     core_type: type[CoordinatorCore] = CoordinatorCore
 
-    def __init__(self, ground: Ground) -> None:
-        super().__init__(NAME, ground.network)
+    def __init__(self, ground: Ground, standby_of: CoordinatorNode | None = None) -> None:
+        super().__init__(NAME if standby_of is None else STANDBY_NAME, ground.network)
         self.ground = ground
-        self.disk = Disk(ground.chance.of("disk of the coordinator"))
-        self.tables = Tables(steps_kept=STEPS_STORED)
+        if standby_of is None:
+            self.disk = Disk(ground.chance.of("disk of the coordinator"))
+            self.tables = Tables(steps_kept=STEPS_STORED)
+            self.leadership = LeadershipRow() if ground.settings.coordinators > 1 else None
+        else:
+            self.disk, self.tables, self.leadership = standby_of.disk, standby_of.tables, standby_of.leadership
+        self.epoch = 0
         self.core: CoordinatorCore | None = None
         self.store: MemoryStore | None = None
         self.sessions: dict[str, Session] = {}
@@ -97,10 +117,14 @@ class CoordinatorNode(Server):
 
     def _boot(self) -> Script:
         yield self.sleep(self.ground.settings.boot_s)
+        fence = None
+        if self.leadership is not None:
+            self.epoch = yield from self._lead(self.leadership)
+            fence = Fence(self.leadership, self.epoch, self._committed)
         if self.disk.state.full:
             self.fail(StoreError("the disk is full"))
             return
-        self.store = store = MemoryStore(self.tables, self, self.disk)
+        self.store = store = MemoryStore(self.tables, self, self.disk, fence)
         incarnation = int(answer_of(store.get_meta(_INCARNATION)) or 0) + 1
         written = store.set_meta(_INCARNATION, str(incarnation))
         yield lambda resume: written.add_done_callback(lambda _: resume(None))
@@ -108,7 +132,7 @@ class CoordinatorNode(Server):
             self.fail(written.exception())
             return
         settings = core_settings(self.ground.settings, self.ground.chance.seed)
-        restored = run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
+        restored = self._read(store, incarnation)
         self._prompts = int(answer_of(store.mixture_position()) or 0)
         self.core = self.core_type(settings, restored)
         self._kept(store.set_meta(VERSIONS_KEPT, self.core.rules.kept.to_json()))
@@ -119,6 +143,38 @@ class CoordinatorNode(Server):
         for order in self._orders.events(settings.staleness_rules):
             self.apply(order)
         self._tick()
+
+    def _read(self, store: MemoryStore, incarnation: int) -> Restored:
+        return run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
+
+    # ---------------------------------------------------------------- leadership
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether another coordinator has led since this one; then it will notice soon, and end."""
+        return self.leadership is not None and self.leadership.epoch != self.epoch
+
+    def _lead(self, row: LeadershipRow) -> Generator[Wait, Any, int]:
+        """Wait until this coordinator leads; return its epoch."""
+        while (epoch := row.take(self.agenda.now)) is None:
+            yield self.sleep(RENEW_S)
+        self.ground.oracle.leads(self.name, epoch, self.agenda.now)
+        self.later(RENEW_S, self._renew, row)
+        return epoch
+
+    def _renew(self, row: LeadershipRow) -> None:
+        """Send the renewal to the database, whose answer takes a sync: other work goes on meanwhile."""
+        renewed = row.renew(self.epoch, self.agenda.now)
+        self.later(self.disk.sync_s(), self._renewed, row, renewed)
+
+    def _renewed(self, row: LeadershipRow, renewed: bool) -> None:
+        if renewed:
+            self.later(RENEW_S, self._renew, row)
+        else:
+            self.fail(LeadershipLost("this coordinator leads no longer"))
+
+    def _committed(self, epoch: int) -> None:
+        self.ground.oracle.committed(self.name, epoch, self.agenda.now)
 
     def _killed(self) -> None:
         super()._killed()
@@ -137,10 +193,10 @@ class CoordinatorNode(Server):
             session.dismiss("connection reset")
 
     def fail(self, error: BaseException | None) -> None:
-        """End the process by itself, because its disk is full or because of a bug, which the judge reports."""
-        if "disk is full" not in str(error):
+        """End the process by itself: the disk is full, another one leads, or there is a bug, which is judged."""
+        if "disk is full" not in str(error) and not isinstance(error, LeadershipLost):
             self.ground.oracle.failed(f"the coordinator ends: {error!r}", self.agenda.now)
-        self.ground.trace.add(self.agenda.now, "ended", NAME)
+        self.ground.trace.add(self.agenda.now, "ended", self.name)
         self.kill()
 
     def _tick(self) -> None:
@@ -172,9 +228,12 @@ class CoordinatorNode(Server):
                 self.fail(error)
                 return
             self._cause = event
-            oracle.coordinator_handled(event, actions, now)
-            if dearer_checks:
-                oracle.coordinator_counts(self.core, now)
+            if self.leadership is not None and self.is_deposed:
+                oracle.deposed_handled(self.name, event, actions, now)
+            else:
+                oracle.coordinator_handled(event, actions, now)
+                if dearer_checks:
+                    oracle.coordinator_counts(self.core, now)
             for action in actions:
                 self._carry_out(action)
         self._applying = False

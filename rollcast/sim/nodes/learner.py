@@ -6,8 +6,9 @@ everything in the order of the real learner's loop, publisher and checkpoints; e
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationProblem, EvaluationRequested
@@ -16,7 +17,8 @@ from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.kernel.disk import Disk, DiskFull
 from rollcast.sim.kernel.process import Latch, Process, Script, Wait
-from rollcast.sim.kernel.rpc import Failed, Handler, Server, call
+from rollcast.sim.kernel.rpc import Failed, Reply, call
+from rollcast.sim.nodes.control_link import Addresses
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.origin import OriginNode
 from rollcast.sim.store.tables import Stored
@@ -53,10 +55,10 @@ class LearnerNode(Process):
         hardware: enters the result of each step; other hardware rounds differently, so a replay on it diverges.
     """
 
-    def __init__(self, ground: Ground, coordinator: CoordinatorNode, origin: OriginNode) -> None:
+    def __init__(self, ground: Ground, coordinators: Sequence[CoordinatorNode], origin: OriginNode) -> None:
         super().__init__(NAME, ground.agenda)
         self.ground = ground
-        self.coordinator = coordinator
+        self._addresses = Addresses(coordinators)
         self.origin = origin
         self.disk = Disk(ground.chance.of("disk of the learner"))
         self.disk.state.sync_s = ground.settings.sync_s
@@ -84,7 +86,7 @@ class LearnerNode(Process):
 
     def _live(self) -> Script:
         yield self.sleep(self.ground.settings.boot_s)
-        info = yield from self._ask(self.coordinator, self.coordinator.run_info, None)
+        info = yield from self._ask_coordinator(CoordinatorNode.run_info, None)
         host = self._newest_checkpoint()
         if host is None:
             host = Checkpoint(0, 0, 0, (), 0, first_state(self.ground.chance.seed))
@@ -118,7 +120,7 @@ class LearnerNode(Process):
             if self._diverged:
                 yield from self._publish_kept(self._newest_known())
                 request = (Step(self.step), None if self._common is None else Version(self._common))
-                opened = yield from self._ask(self.coordinator, self.coordinator.open_epoch, request)
+                opened = yield from self._ask_coordinator(CoordinatorNode.open_epoch, request)
                 if opened.epoch == self.epoch:  # batches were recorded since: they are trained on first
                     replay.extend(opened.step)
                     return
@@ -158,7 +160,7 @@ class LearnerNode(Process):
         if self.step % settings.checkpoint_every_steps == 0:
             yield from self._start_checkpoint()
         self._start_evaluation()
-        yield from self._ask(self.coordinator, self.coordinator.step_done, Step(self.step))
+        yield from self._ask_coordinator(CoordinatorNode.step_done, Step(self.step))
 
     def _publishes(self, replay: Replay) -> bool:
         if self.step <= self._newest_known() or replay.leaves_off(self.step):
@@ -167,7 +169,7 @@ class LearnerNode(Process):
 
     def _batch(self) -> Generator[Wait, Any, Batch]:
         self.ground.oracle.asking(self.step, self.agenda.now)
-        answer = yield from self._ask(self.coordinator, self.coordinator.next_batch, Step(self.step))
+        answer = yield from self._ask_coordinator(CoordinatorNode.next_batch, Step(self.step))
         self._kappa, kept_age, batch = answer
         self._kept_age = max(self._kept_age, kept_age)
         found: Batch = batch
@@ -193,7 +195,7 @@ class LearnerNode(Process):
         request = EvaluationRequested(key, problems, settings.evaluation_deadline_s)
         oracle.evaluation.asked(key, self.agenda.now)
         while True:
-            done, given_up, exact = yield from self._ask(self.coordinator, self.coordinator.evaluate, request)
+            done, given_up, exact = yield from self._ask_coordinator(CoordinatorNode.evaluate, request)
             if done or given_up:
                 oracle.evaluation.ended(key, exact, given_up, self.agenda.now)
                 evaluated.set()
@@ -293,31 +295,43 @@ class LearnerNode(Process):
         version = published.verified.version
         if version <= self._newest_announced:
             return
-        size_bytes = self.ground.settings.version_bytes
-        yield from self._ask(self.origin, self.origin.push, published, PUSH_TIMEOUT_S, size_bytes)
+        yield from self._push(published)
         self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
-        yield from self._ask(self.coordinator, self.coordinator.announce, published.verified)
+        yield from self._ask_coordinator(CoordinatorNode.announce, published.verified)
         self._newest_announced = version
         self._announced_hash = published.verified.record.state_hash
 
     # ---------------------------------------------------------------- calls
 
-    def _ask(
-        self,
-        server: Server,
-        handler: Handler,
-        request: Any,
-        timeout_s: float = CALL_TIMEOUT_S,
-        size_bytes: float = 0.0,
+    def _ask_coordinator(
+        self, handler: Callable[[CoordinatorNode, Any, Reply], None], request: Any
     ) -> Generator[Wait, Any, Any]:
-        """Repeat a call with backoff until it is answered."""
+        """Repeat a call of the coordinator until it is answered, at the next address each time."""
+
+        def begin() -> Wait:
+            coordinator = self._addresses.current
+            asked = partial(handler, coordinator)
+            return call(self.ground.network, self, coordinator, asked, request, timeout_s=CALL_TIMEOUT_S)
+
+        answer = yield from self._repeat(begin, self._addresses.failed)
+        return answer
+
+    def _push(self, published: Published) -> Generator[Wait, Any, Any]:
+        """Push a version to the origin, and repeat it until the origin has it."""
+        origin, size_bytes = self.origin, self.ground.settings.version_bytes
+        begin = partial(call, self.ground.network, self, origin, origin.push, published)
+        answer = yield from self._repeat(lambda: begin(timeout_s=PUSH_TIMEOUT_S, size_bytes=size_bytes), lambda: None)
+        return answer
+
+    def _repeat(self, begin: Callable[[], Wait], failed: Callable[[], None]) -> Generator[Wait, Any, Any]:
+        """Repeat a call with backoff until it is answered; ``failed`` is called each time that it is not."""
         for delay_s in backoff_delays_s(self._random, most_s=3.0):
-            network = self.ground.network
-            answer = yield call(network, self, server, handler, request, timeout_s=timeout_s, size_bytes=size_bytes)
+            answer = yield begin()
             if not isinstance(answer, Failed):
                 return answer
             if "other content" in answer.reason:
                 self.ground.oracle.failed(f"the learner's call is refused: {answer.reason}", self.agenda.now)
+            failed()
             yield self.sleep(delay_s)
         raise AssertionError("delays are endless")
 

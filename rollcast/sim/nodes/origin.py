@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from coordinator.core.events import events as ev
@@ -9,7 +10,7 @@ from coordinator.core.events.events import PeerFacts
 from rollcast.sim.kernel.disk import Disk, DiskFull
 from rollcast.sim.kernel.process import Script
 from rollcast.sim.kernel.rpc import Reply, Server
-from rollcast.sim.nodes.control_link import ControlLink
+from rollcast.sim.nodes.control_link import Addresses, ControlLink
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.relay import Relay
 from rollcast.sim.nodes.relay_disk import Kept, RelayDisk
@@ -25,10 +26,10 @@ DISK_RETRY_S = 2.0  # seconds between two attempts to store a version on a full 
 class OriginNode(Server):
     """The origin's process and its machine. The disk outlives the process."""
 
-    def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:
+    def __init__(self, ground: Ground, coordinators: Sequence[CoordinatorNode]) -> None:
         super().__init__(NAME, ground.network)
         self.ground = ground
-        self.coordinator = coordinator
+        self._addresses = Addresses(coordinators)
         self.disk = Disk(ground.chance.of("disk of the origin"))
         self.disk.state.sync_s = ground.settings.sync_s
         self.versions = RelayDisk(self.disk)
@@ -52,9 +53,7 @@ class OriginNode(Server):
         joined = ev.PeerJoined(PeerId(NAME), "origin", NAME, f"{NAME}:1", 0, "simulated")
         random = self.ground.chance.of("origin")
         callbacks = (self._received, lambda _: None, lambda _: None)
-        self.link = ControlLink(
-            self.ground, self, self.coordinator, lambda: joined, self._heartbeat, *callbacks, random
-        )
+        self.link = ControlLink(self.ground, self, self._addresses, lambda: joined, self._heartbeat, *callbacks, random)
         self.link.dial()
 
     def _received(self, kind: str, content: Any) -> None:

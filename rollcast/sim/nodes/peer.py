@@ -48,7 +48,7 @@ from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.kernel.network import Line
 from rollcast.sim.kernel.process import Process
 from rollcast.sim.kernel.rpc import Call, Failed
-from rollcast.sim.nodes.control_link import ControlLink
+from rollcast.sim.nodes.control_link import Addresses, ControlLink
 from rollcast.sim.nodes.coordinator import CoordinatorNode, Malformed
 from rollcast.sim.run_settings import VOCABULARY
 from rollcast.sim.settings import EngineSettings
@@ -109,11 +109,11 @@ class PeerNode(Process):
     """
 
     def __init__(
-        self, ground: Ground, coordinator: CoordinatorNode, name: str, line: Line, engine: EngineSettings
+        self, ground: Ground, coordinators: Sequence[CoordinatorNode], name: str, line: Line, engine: EngineSettings
     ) -> None:
         super().__init__(name, ground.agenda)
         self.ground = ground
-        self.coordinator = coordinator
+        self._addresses = Addresses(coordinators)
         self.peer_id = PeerId(name)
         self.line = line
         self.speed = engine.speed
@@ -166,8 +166,8 @@ class PeerNode(Process):
 
     def _connect(self) -> None:
         callbacks = (self._received, self._opened, lambda reason: self.apply(SessionLost(reason)))
-        node, coordinator, random = self, self.coordinator, self._random
-        self.link = ControlLink(self.ground, node, coordinator, self._joined, self._heartbeat, *callbacks, random)
+        node, addresses, random = self, self._addresses, self._random
+        self.link = ControlLink(self.ground, node, addresses, self._joined, self._heartbeat, *callbacks, random)
         self.link.dial()
 
     def _joined(self) -> ev.PeerJoined:
@@ -353,7 +353,8 @@ class PeerNode(Process):
                 _spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
             )
         request = (self.peer_id, tuple(rollouts))
-        call = Call(self.ground.network, self, self.coordinator, self.coordinator.upload, request, times)
+        coordinator = self._addresses.current
+        call = Call(self.ground.network, self, coordinator, coordinator.upload, request, times)
         size_bytes = self.ground.settings.rollout_bytes * len(action.rollouts)
         call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)
 

@@ -35,6 +35,7 @@ from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.kernel.process import Process
+from rollcast.sim.store.leadership import Fence
 from rollcast.sim.store.tables import Tables
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -106,12 +107,20 @@ class MemoryStore:
 
     Args:
         process, disk: its process and the disk of its machine; None: an awaited change is made at once, without a disk.
+        fence: the leadership under which changes are committed; None if no other coordinator can take it over.
     """
 
-    def __init__(self, tables: Tables, process: Process | None = None, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        process: Process | None = None,
+        disk: Disk | None = None,
+        fence: Fence | None = None,
+    ) -> None:
         self.tables = tables
         self._process = process
         self._disk = disk
+        self._fence = fence
         self._queue: deque[Change[Any]] = deque()
         self._committing: list[Change[Any]] = []
         self._failure: StoreError | None = None
@@ -124,9 +133,9 @@ class MemoryStore:
 
     def crash(self, random: Random) -> None:
         """Crash: the transaction in progress becomes durable or not by chance, and all later changes are lost."""
-        if self._committing and random.random() < 0.5:
-            for change in self._committing:
-                change.make()
+        fenced = self._fence is not None and self._fence.refusal() is not None
+        if self._committing and random.random() < 0.5 and not fenced:
+            self._make(self._committing)
         self._committing = []
         self._queue.clear()
 
@@ -157,21 +166,32 @@ class MemoryStore:
         self._process.later(self._disk.sync_s(), self._committed)
 
     def _committed(self) -> None:
-        changes = self._committing
-        if self._disk is not None and self._disk.state.full:
-            self._failure = StoreError("the disk is full")
+        changes, refusal = self._committing, self._refusal()
+        if refusal is None:
+            self._make(changes)
+        else:
+            self._failure = refusal
             changes = [*changes, *self._queue]
             self._queue.clear()
             for change in changes:
-                change.refuse(self._failure)
-        else:
-            for change in changes:
-                change.make()
+                change.refuse(refusal)
         self._committing = []
         if self._queue:
             self._commit()
         for change in changes:
             change.notify()
+
+    def _refusal(self) -> StoreError | None:
+        """Return why the transaction in progress cannot commit; None if it can."""
+        if self._disk is not None and self._disk.state.full:
+            return StoreError("the disk is full")
+        return None if self._fence is None else self._fence.refusal()
+
+    def _make(self, changes: Sequence[Change[Any]]) -> None:
+        if self._fence is not None:
+            self._fence.committed()
+        for change in changes:
+            change.make()
 
     # ---------------------------------------------------------------- RunStore
 

@@ -28,6 +28,14 @@ def test_violation_is_printed_and_sets_the_exit_status(capsys: pytest.CaptureFix
     assert "I12 (a half-written version is invisible" in capsys.readouterr().out
 
 
+def test_a_standby_is_simulated_beside_the_leader(capsys: pytest.CaptureFixture[str]) -> None:
+    digests = set()
+    for standby in (False, True):
+        assert simulate_fleet(standard_mix=True, hours=0.01, standby=standby, json_output=True) == 0
+        digests.add(json.loads(capsys.readouterr().out)["digest"])
+    assert len(digests) == 2
+
+
 def test_invalid_options_are_refused() -> None:
     with pytest.raises(ConfigError):
         simulate_fleet(peers=0)

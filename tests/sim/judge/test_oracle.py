@@ -1,15 +1,17 @@
-"""Test I10, the time to the learner's next new step after faults, and that no lease outlives its deadline."""
+"""Test I10, the time to the learner's next new step after faults, the deadlines of leases, and the leadership."""
 
 from __future__ import annotations
 
-from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, SendLeases, StoreRollout
+from dataclasses import replace
+
+from coordinator.core.events.actions import Action, AnswerUpload, CloseAttempt, RecordAttempt, SendLeases, StoreRollout
 from coordinator.core.events.events import Prompt, Tick, WorkRequested
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup
 from rollcast.sim.judge.oracle import Oracle
 from rollcast.sim.kernel.trace import Trace
 from rollcast.sim.scenario import realistic, standard
 from rollcast.sim.settings import FleetSettings
-from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot
 from rollcast.wire.token_ids import pack_ids
 
@@ -129,3 +131,25 @@ def test_a_prefix_that_a_peer_generated_itself_is_no_older_version_of_its_own() 
     assert not answered(1, (), 3)
     assert not answered(2, before, 3)
     assert answered(3, before, 2)
+
+
+def test_only_the_leader_commits() -> None:
+    oracle = judge(FLEET)
+    oracle.leads("coordinator", 1, 0.0)
+    oracle.committed("coordinator", 1, 1.0)
+    oracle.leads("coordinator-2", 2, 5.0)
+    oracle.committed("coordinator-2", 2, 6.0)
+    assert not oracle.violations
+    oracle.committed("coordinator", 1, 7.0)
+    assert [one.rule for one in oracle.violations] == ["leader"]
+
+
+def test_a_deposed_coordinator_acknowledges_only_what_is_stored() -> None:
+    oracle = judge(FLEET)
+    event = WorkRequested(PEER, 1)
+    answer = AnswerUpload(UploadId(1), LeaseId(1), 0, True, "")
+    oracle.coordinator_handled(event, [ISSUED], 5.0)
+    oracle.deposed_handled("coordinator", event, [replace(answer, accepted=False)], 6.0)
+    assert not oracle.violations
+    oracle.deposed_handled("coordinator", event, [answer], 6.0)
+    assert [one.rule for one in oracle.violations] == ["leader"]
