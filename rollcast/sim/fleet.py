@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollcast.sim.judge.oracle import Oracle
 from rollcast.sim.kernel.event_queue import Agenda
 from rollcast.sim.kernel.network import Network
@@ -35,14 +37,14 @@ class Fleet:
 
     Args:
         seed: the seed of all randomness.
-        coordinator: the kind of the coordinator's process.
+        coordinator: builds a coordinator's process, as CoordinatorNode does.
     """
 
     def __init__(
         self,
         settings: FleetSettings,
         seed: int,
-        coordinator: type[CoordinatorNode] = CoordinatorNode,
+        coordinator: Callable[..., CoordinatorNode] = CoordinatorNode,
     ) -> None:
         agenda, chance, trace = Agenda(), Chance(seed), Trace()
         network = Network(agenda, chance.of("network"), settings.weather, piece_bytes=settings.piece_bytes)
