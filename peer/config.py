@@ -71,7 +71,7 @@ class LinkConfig(ConfigModel):
     """Chunk links to other peers."""
 
     host: str = "127.0.0.1"
-    """Interface to listen on for chunk links (always mutual TLS)."""
+    """Address to listen on for chunk links (always mutual TLS); "0.0.0.0": every interface, "::": for IPv6 and IPv4."""
     port: int = Field(0, ge=0, le=65535)
     """Port to listen on; 0 lets the system choose."""
     advertise: str = ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
+from typing import Any
 
 from peer.links.acceptor import LinkAcceptor
 from peer.links.stream_link import StreamLink
@@ -49,6 +51,9 @@ class LinkServer:
     async def start(self, host: str, port: int, on_link: LinkHandler) -> int:
         """Listen, and pass every authenticated and greeted link to ``on_link``.
 
+        Args:
+            host: an address or name; "::" listens on every interface for IPv6 and IPv4.
+
         Returns:
             The port that is bound.
 
@@ -56,11 +61,15 @@ class LinkServer:
             PortInUse: the address cannot be bound.
         """
         self._on_link = on_link
+        # asyncio takes IPv6 connections only where it binds "::" itself.
+        both = host == "::" and socket.has_dualstack_ipv6()
+        place: dict[str, Any] = {"host": host, "port": port}
         try:
+            if both:
+                place = {"sock": socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)}
             self._listener = await asyncio.get_running_loop().create_server(
                 lambda: self._acceptor.protocol(self),
-                host,
-                port,
+                **place,
                 ssl=self._listening_context(),
                 ssl_handshake_timeout=self._limits.handshake_timeout_s,
                 ssl_shutdown_timeout=1.0,
@@ -69,7 +78,8 @@ class LinkServer:
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise
-            raise bind_error(f"{host}:{port}", error, setting="link.port") from None
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise bind_error(shown, error, setting="link.port") from None
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 

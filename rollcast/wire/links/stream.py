@@ -99,9 +99,12 @@ class LinkStream(asyncio.BufferedProtocol):
 
     @property
     def remote_address(self) -> str:
-        """Return the IP address of the other end; empty once the connection has closed."""
+        """Return the IP address of the other end; empty once the connection has closed.
+
+        That of an IPv4 connection to a socket for both families is the IPv4 address (RFC 4291, section 2.5.5.2).
+        """
         peer = self._socket.get_extra_info("peername")
-        return str(peer[0]) if peer else ""
+        return str(peer[0]).removeprefix("::ffff:") if peer else ""
 
     @property
     def full(self) -> bool:

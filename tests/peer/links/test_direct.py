@@ -13,6 +13,7 @@ import pytest
 
 from peer.config import LinkConfig
 from peer.links.direct import DirectTransport
+from peer.links.paths import kind_of
 from peer.links.transport import Admission, ChunkTransport, Link, LinkLimits, LinkReceiver
 from rollcast.runtime.errors import ConfigError, PortInUse
 from rollcast.wire.identity.identity import Identity
@@ -21,6 +22,7 @@ from rollcast.wire.ids import RunId
 from rollcast.wire.links.frames import LinkMessageFrame, encode_chunk, encode_message
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
+from tests.peer.links.link_ends import End
 from tests.peer.links.link_run import LinkRun
 from tests.peer.links.transport_conformance import LIMITS, TransportConformance, anyone
 from tests.wire.links.raw_tls import REQUEST, RawTls
@@ -41,6 +43,44 @@ class TestDirectTransport(TransportConformance):
                 measured = end.link.measure()
                 assert measured.rtt_s > 0
                 assert measured.congestion_control
+
+
+class TestDirectTransportOverIpv6(TransportConformance):
+    def make(
+        self, identity: Identity, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits
+    ) -> ChunkTransport:
+        return DirectTransport(LinkConfig(host="::1"), credentials, run_id, admit, limits)
+
+    async def test_addresses_are_in_brackets_and_local(self, tmp_path: Path) -> None:
+        async with self.pair(tmp_path) as pair:
+            assert pair.address.startswith("[::1]:")
+            assert kind_of(pair.address) == "lan"
+            for end in await pair.ends():
+                assert end.link.lan
+
+
+async def test_one_listener_takes_links_over_ipv6_and_ipv4(tmp_path: Path) -> None:
+    run = LinkRun(tmp_path)
+    peer_id, credentials = run.member("peer")
+    config = LinkConfig(host="::", advertise="none")
+    listener = DirectTransport(config, credentials, run.run_id, anyone, LIMITS)
+    dialler = DirectTransport(LinkConfig(), run.member("peer")[1], run.run_id, anyone, LIMITS)
+    accepted: asyncio.Queue[End] = asyncio.Queue()
+
+    def accept(link: Link) -> LinkReceiver:
+        end = End(link)
+        accepted.put_nowait(end)
+        return end
+
+    try:
+        assert await listener.start(accept) == ""
+        for host in ("127.0.0.1", "[::1]", "localhost"):
+            link = await dialler.dial(peer_id, f"{host}:{listener.port}")
+            link.start(End(link))
+            assert (await accepted.get()).link.lan, "an IPv4 address within an IPv6 one is what it is"
+    finally:
+        await dialler.close()
+        await listener.close()
 
 
 def nobody(_link: Link) -> LinkReceiver:
