@@ -37,6 +37,7 @@ from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.authority import run_authority
 from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc.access import RoleGate
+from coordinator.rpc.cell import CellCalls
 from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls
@@ -59,6 +60,7 @@ from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomi
 from rollcast.runtime.version import software_version
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import Role, RunId
+from rollcast.wire.joining.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Sampling, sampling_to_pb
@@ -106,12 +108,13 @@ class Coordinator:
 
 @asynccontextmanager
 async def started(
-    config: CoordinatorConfig, folder: RunFolder, leadership: Leadership | None = None
+    config: CoordinatorConfig, folder: RunFolder, leadership: Leadership | None = None, head: Invite | None = None
 ) -> AsyncIterator[Coordinator]:
     """Start every component; on leaving, stop what was started in the opposite order.
 
     Args:
         leadership: of a store in PostgreSQL; None: the store is SQLite.
+        head: the head's invite, if this coordinator serves a cell; None: it has a run of its own.
 
     Raises:
         RollcastError: a component cannot start.
@@ -119,8 +122,9 @@ async def started(
     async with AsyncExitStack() as stack:
         ledger = open_store(config.store, folder, leadership)
         stack.push_async_callback(ledger.close)
-        start = await open_run(ledger, folder, config.run)
-        problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer, start.rewards)
+        start = await open_run(ledger, folder, config.run, None if head is None else head.run_id)
+        position = start.mixture_position if head is None else None  # a cell's prompts are the head's
+        problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards)
         stack.push_async_callback(problems.close)
         # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
@@ -237,6 +241,7 @@ def _assemble(
         ledger=ledger,
         learner_public_key=bytes.fromhex(config.learner_public_key),
         certificate_lifetime_s=config.join.certificate_lifetime_s,
+        learner_signs=config.cell.invite_file is None,
     )
     desk.banned_because = shell.core.banned_because
     desk.has_session = lambda peer_id: shell.core.state.members.get(peer_id) is not None
@@ -423,6 +428,7 @@ def _servicer(coordinator: Coordinator, peers: PeerCalls, tokenizer: TokenizerCa
             samples=coordinator.shell.samples,
             evaluations=coordinator.evaluations,
         ),
+        CellCalls(coordinator.shell),
     )
 
 
@@ -446,6 +452,8 @@ async def _write_invites(coordinator: Coordinator) -> None:
     quotas: list[tuple[Role, int]] = [("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max)]
     if coordinator.config.gateways.listen is not None:
         quotas.append(("gateway", GATEWAYS_MAX))
+    if join.cells_max:
+        quotas.append(("cell", join.cells_max))
     for role, quota in quotas:
         invite = await coordinator.invites.invite(
             role, quota=quota, lifetime_s=join.invite_lifetime_s, note=f"secrets/invite-{role}.txt"

@@ -24,17 +24,18 @@ from rollcast.wire.identity.identity import peer_id_of, verify_bytes
 from rollcast.wire.identity.member_proof import proved_member
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, Role, RunId
-from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
+from rollcast.wire.joining.enrol import JOIN_DOMAIN, certified_role, join_payload
 from rollcast.wire.joining.gateways import in_turn
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 
 log = structlog.get_logger()
 
-JOINING_ROLES: tuple[Role, ...] = ("gateway", "learner", "origin", "peer")
+JOINING_ROLES: tuple[Role, ...] = ("cell", "gateway", "learner", "origin", "peer")
 TOKEN_BYTES = 32  # 256 bits cannot be guessed
 CSR_LIMIT_BYTES = 4 * 1024  # a P-256 request is about 400 bytes
 LEDGER_DEADLINE_S = 10.0
+INVITES_LISTED_MAX = 65_536  # among which the invite of a cell is looked up
 INVITES_KNOWN_MAX = 16_384  # identities whose invites are kept in memory, so that reconnecting asks the ledger nothing
 
 
@@ -100,8 +101,15 @@ class JoinDesk:
         ledger: RunStore,
         learner_public_key: bytes,
         certificate_lifetime_s: float,
+        learner_signs: bool = True,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
+        """
+        Args:
+            learner_signs: whether the learner must have the key that signs versions. In a cell the uplink has the
+                learner's place, and passes on what the head's learner signed.
+        """
+        self._learner_signs = learner_signs
         self._run_id = run_id
         self._ca = ca
         self._ledger = ledger
@@ -155,6 +163,16 @@ class JoinDesk:
             self._invite_of[peer_id] = known
         return known
 
+    async def is_for_cells(self, invite_id: str) -> bool:
+        """Return whether an invite admits cells.
+
+        Raises:
+            StoreError, WaitTimedOut: the ledger cannot look it up.
+        """
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to list invites"):
+            invites = await self._ledger.invites(INVITES_LISTED_MAX)
+        return any(one.invite_id == invite_id and one.role == "cell" for one in invites)
+
     def check_member(self, proof: str, path: str) -> PeerId:
         """Return the member that this proof of membership names (rollcast.wire.identity.member_proof).
 
@@ -180,7 +198,7 @@ class JoinDesk:
         """
         request = parse_join(body)
         agree(PROTOCOL_RANGE, request.protocol)
-        if request.role == "learner" and request.public_key != self._learner_public_key:
+        if request.role == "learner" and self._learner_signs and request.public_key != self._learner_public_key:
             raise WrongKey(
                 "this learner's key is not the run's",
                 cause="the coordinator's learner_public_key is another key",
@@ -194,9 +212,9 @@ class JoinDesk:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
             await self._ledger.claim_invite(claimed, request.role, peer_id, now_unix_s=self._unix_clock())
         self.on_claimed(claimed, peer_id)
-        certificate = await self.renew(request.csr_pem, peer_id=peer_id, role=request.role)
+        certificate = await self.renew(request.csr_pem, peer_id=peer_id, role=certified_role(request.role))
         log.info("identity joined", peer_id=peer_id, peer_role=request.role)
-        gateways = in_turn(self.gateways, peer_id) if request.role == "peer" else ()
+        gateways = in_turn(self.gateways, peer_id) if request.role in ("cell", "peer") else ()
         return JoinReply(certificate.decode("ascii"), self._run_id, peer_id, self.grpc_address, gateways)
 
     async def renew(self, csr_pem: bytes, *, peer_id: PeerId, role: Role) -> bytes:

@@ -13,6 +13,7 @@ import structlog
 from coordinator.assembly import Coordinator, check, started
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.leases.drop_counts import NEXT_TURN
+from coordinator.head import as_cell, head_of
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
 from coordinator.stores.leadership import Leadership
@@ -22,6 +23,7 @@ from rollcast.runtime.errors import LeadershipLost
 from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, return_large_blocks
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
+from rollcast.wire.joining.invite import Invite
 
 log = structlog.get_logger()
 
@@ -42,6 +44,8 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     Raises:
         RollcastError: the run cannot start or continue. The summary so far is written nevertheless.
     """
+    head = await head_of(config)
+    config = config if head is None else as_cell(config, head)
     check(config)
     sys.setswitchinterval(THREAD_SWITCH_S)
     gc.set_threshold(*GC_THRESHOLDS)
@@ -52,16 +56,20 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     if config.store.url and leadership is None:  # a standby that was stopped before it led
         return EXIT_INTERRUPTED
     try:
-        return await _coordinate(config, folder, leadership, stop)
+        return await _coordinate(config, folder, leadership, head, stop)
     finally:
         if leadership is not None:
             await leadership.close()
 
 
 async def _coordinate(
-    config: CoordinatorConfig, folder: RunFolder, leadership: Leadership | None, stop: asyncio.Event
+    config: CoordinatorConfig,
+    folder: RunFolder,
+    leadership: Leadership | None,
+    head: Invite | None,
+    stop: asyncio.Event,
 ) -> int:
-    async with started(config, folder, leadership) as coordinator:
+    async with started(config, folder, leadership, head) as coordinator:
         gc.freeze()  # the run's parts live as long as the process: the collector need not scan them again and again
         failure = await _wait_until_over(coordinator, leadership, stop)
         if isinstance(failure, LeadershipLost):  # the run goes on at the other coordinator, as do its members

@@ -11,7 +11,6 @@ from peer.engines.sglang.config import SglangConfig
 from peer.limits.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel, IpNetworkText
 from rollcast.runtime.process import is_loopback
-from rollcast.wire.ids import InvitedRole
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 
 
@@ -182,7 +181,7 @@ class MirrorConfig(ConfigModel):
 class PeerConfig(ConfigModel):
     """A peer: receives versions, relays them, generates rollouts."""
 
-    role: InvitedRole = "peer"
+    role: Literal["peer", "origin"] = "peer"
     """Role of this process: a peer generates rollouts, "origin" holds versions for others and generates nothing."""
     name: str = Field("peer", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")
     """Name under which the operator sees this peer."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -45,6 +45,7 @@ from peer.worker.events import (
     VersionKey,
     VersionVerified,
 )
+from peer.worker.status import Receiving, WorkerStatus
 from peer.worker.text import RunText
 from peer.worker.uploads import Uploader
 from peer.worker.worker import Worker
@@ -96,6 +97,38 @@ async def _start(limits: OwnerLimitsBook, engine_factory: Callable[[PeerConfig],
     return PeerProcess(limits, place, store, engine)
 
 
+class CellSize(Protocol):
+    """What the members of a cell can do."""
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def slots(self) -> int: ...
+
+
+class CellUplink(Protocol):
+    """A cell's uplink (rollcast.cell.uplink), which has the worker's place in a process without an engine."""
+
+    @property
+    def held_leases(self) -> list[LeaseId]: ...
+
+    @property
+    def size(self) -> CellSize: ...
+
+    def attach(self, send: Callable[[pb.PeerMessage], None], uploads: Uploader, store: ChunkStore) -> None: ...
+
+    def welcomed(self, welcome: pb.Welcome) -> None: ...
+
+    def member_judged(self, verdict: pb.AuditVerdict) -> None: ...
+
+    def handle(self, event: Event) -> None: ...
+
+    def status(self, receiving: Receiving | None) -> WorkerStatus: ...
+
+    async def run(self) -> str: ...
+
+
 class PeerProcess:
     """The components of one peer and the wiring between them.
 
@@ -103,7 +136,14 @@ class PeerProcess:
     commands of the owner arrive here and go to relay, worker or connectivity.
     """
 
-    def __init__(self, limits: OwnerLimitsBook, place: RunMembership, store: ChunkStore, engine: Engine | None) -> None:
+    def __init__(
+        self,
+        limits: OwnerLimitsBook,
+        place: RunMembership,
+        store: ChunkStore,
+        engine: Engine | None,
+        cell: CellUplink | None = None,
+    ) -> None:
         config, enrolment = limits.config, place.enrolment
         random = Random()
         self._config = config
@@ -111,6 +151,7 @@ class PeerProcess:
         self._instance_id = place.instance_id
         self._store = store
         self._engine = engine
+        self._cell = cell
         self._sequence = 0
         self._announcements = PendingAnnouncements()
         self._advertise = ""
@@ -140,7 +181,9 @@ class PeerProcess:
         self._verdict: dict[str, Any] | None = None  # what the run found wrong with its rollouts
         self._started_s = asyncio.get_running_loop().time()
         self.donor = Donor(limits, self, place.instance_id)
-        self._worker = None if engine is None else self._make_worker(engine, random)
+        self._worker: Worker | CellUplink | None = cell if engine is None else self._make_worker(engine, random)
+        if cell is not None:
+            cell.attach(self._send, Uploader(lambda: self._session.stub), store)
         self._reachability, self._summary = AdvertisedReachability(self._session.send), ReachabilitySummary()
         self._connectivity = self._make_connectivity(config, place)
 
@@ -235,6 +278,9 @@ class PeerProcess:
         """Prepare for work in a new session, and request it as soon as stop strings can be recognised."""
         self.donor.coordinator_runs(welcome.software)
         self._connectivity.opened(welcome)
+        if self._cell is not None:
+            self._cell.welcomed(welcome)
+            self._request_work(welcome)
         if self._engine is None:
             return
         if welcome.prompt_tokens_max and welcome.HasField("sampling"):
@@ -301,6 +347,8 @@ class PeerProcess:
                     self._notify_worker(VersionAnnounced(_key(self._relay.announce(message.announcement))))
             case "activation":
                 self._activation_changed(message.activation)
+            case "audit_verdict" if self._cell is not None and message.audit_verdict.peer_id:
+                self._cell.member_judged(message.audit_verdict)
             case "audit_verdict":
                 self._audit_verdict(message.audit_verdict)
             case "certificate":
@@ -389,7 +437,7 @@ class PeerProcess:
     # ------------------------------------------------------------ reports to the coordinator
 
     def _hello(self) -> pb.Hello:
-        return hello_of(
+        hello = hello_of(
             self._config,
             advertise=self._advertise,
             cores=os.cpu_count() or 1,
@@ -399,6 +447,9 @@ class PeerProcess:
             held_leases=None if self._worker is None else self._worker.held_leases,
             instance_id=self._instance_id,
         )
+        if self._cell is not None:
+            hello.cell, hello.hardware, hello.concurrent_rollouts = True, "a cell", self._cell.size.slots
+        return hello
 
     def _heartbeat(self) -> pb.Heartbeat:
         self._sequence += 1
@@ -411,7 +462,10 @@ class PeerProcess:
         receiving = receiving_of(relay)
         held = self._store.versions()
         status = origin_status(held, receiving) if self._worker is None else self._worker.status(receiving)
-        return heartbeat_of(relay, status, self._announcements.gate)
+        heartbeat = heartbeat_of(relay, status, self._announcements.gate)
+        if self._cell is not None:
+            heartbeat.cell_workers, heartbeat.cell_slots = self._cell.size.workers, self._cell.size.slots
+        return heartbeat
 
 
 def _key(verified: VerifiedVersion) -> VersionKey:

@@ -22,7 +22,7 @@ from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra,
 from rollcast.runtime.install import install_command
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.identity.identity import Identity
-from rollcast.wire.ids import RunId
+from rollcast.wire.ids import InvitedRole, RunId
 from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.invite import Invite, read_invite
 from rollcast.wire.versions.chunk_store import ChunkStore
@@ -76,8 +76,11 @@ def state_folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-async def join_run(config: PeerConfig) -> RunMembership:
+async def join_run(config: PeerConfig, *, role: InvitedRole | None = None) -> RunMembership:
     """Load or create the identity, wait for the invite, and join the run.
+
+    Args:
+        role: role that the invite must be for; None: that of the configuration.
 
     Raises:
         JoinRefused: the invite is for another role, or the coordinator refused this peer.
@@ -86,9 +89,10 @@ async def join_run(config: PeerConfig) -> RunMembership:
     identity = await asyncio.to_thread(Identity.load_or_create, config.state_folder / "identity.key")
     timeout_s = config.join_timeout_s
     invite = await read_invite(config.invite.get_secret_value(), config.invite_file, timeout_s or INVITE_TIMEOUT_S)
-    if invite.role != config.role:
+    expected = role or config.role
+    if invite.role != expected:
         raise JoinRefused(
-            f"the invite is for the role {invite.role}, this process has the role {config.role}",
+            f"the invite is for the role {invite.role}, this process has the role {expected}",
             fix="use the invite for this role, or change `role`",
         )
     instance = await asyncio.to_thread(instance_id, config.state_folder)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from coordinator.config.activation import CapacityConfig
+from coordinator.config.cell import CellConfig
 from coordinator.config.checks import CodeCheck, single_checks
 from coordinator.config.environments import EnvironmentPoolConfig, GymTask, VerifiersTask
 from coordinator.config.fleet import ProvidersConfig
@@ -277,6 +278,9 @@ class JoinConfig(ConfigModel):
     """Most identities that may join with the peers' invite of the run folder; `rollcast invite` makes others."""
     origins_max: int = Field(4, ge=1)
     """Most identities that may join with the origin's invite."""
+    cells_max: int = Field(0, ge=0)
+    """Most cells that may join with an invite in the run folder (docs/scale.md); 0: none is written there, and
+    `rollcast invite --role cell` makes one."""
     invite_lifetime_s: float = Field(30 * 86400.0, gt=0.0)
     """Seconds until an invite expires."""
     certificate_lifetime_s: float = Field(86400.0, ge=60.0)
@@ -390,6 +394,8 @@ class CoordinatorConfig(ConfigModel):
     """Processes that play episodes, of tasks whose kind is gym or verifiers."""
     gateways: GatewaysConfig = GatewaysConfig()
     """Gateways: processes that serve peers in this coordinator's place."""
+    cell: CellConfig = CellConfig()
+    """Whether this coordinator serves a cell of another run."""
     limits: LimitsConfig = LimitsConfig()
     """Limits on what members and strangers send."""
     store: StoreConfig = StoreConfig()

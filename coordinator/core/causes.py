@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.core.events.audit_events import AuditRestored
+from coordinator.core.events.cell_events import MembersConvicted, SlotsOver
 from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import (
     EvaluationAnswered,
@@ -39,6 +40,7 @@ from coordinator.core.events.events import (
     RolloutStored,
     RunEnded,
     ScoringFailed,
+    SlotsLent,
     StandbyRestored,
     Started,
     StepFinished,
@@ -121,6 +123,8 @@ def cause_of(event: Event) -> str:
             return "end of the run"
         case PromptsSupplied():
             return "prompts"
+        case SlotsLent() | SlotsOver() | MembersConvicted():
+            return "head"
         case Started() | StandbyRestored() | LearnedRestored() | EarnedRestored() | AuditRestored():
             return "start"
         case Tick():

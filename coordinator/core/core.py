@@ -7,6 +7,7 @@ order. ``decisions/rollouts.py`` handles a rollout's events, from top to bottom 
 
 from __future__ import annotations
 
+from coordinator.core import cell
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
@@ -22,6 +23,7 @@ from coordinator.core.decisions.state import CoreState, Restored
 from coordinator.core.decisions.work_requests import WorkRequests
 from coordinator.core.events.actions import Action, BeginStage, Note
 from coordinator.core.events.audit_events import AuditRestored
+from coordinator.core.events.cell_events import MembersConvicted, SlotsOver
 from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import (
     EvaluationAnswered,
@@ -57,6 +59,7 @@ from coordinator.core.events.events import (
     RolloutStored,
     RunEnded,
     ScoringFailed,
+    SlotsLent,
     StandbyRestored,
     Started,
     StepFinished,
@@ -79,6 +82,7 @@ from coordinator.core.events.reach_events import (
 )
 from coordinator.core.leases.attempts import AttemptKey
 from coordinator.core.leases.evaluation_book import Evaluation
+from coordinator.core.lent.lent import Lent
 from coordinator.core.members import earned_book
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Member
@@ -92,7 +96,7 @@ from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_s
 from coordinator.core.status.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
 from coordinator.core.status.wait_causes import WaitCauses
 from coordinator.core.traversal.traversal import Traversal
-from rollcast.wire.ids import Epoch, PeerId, Version
+from rollcast.wire.ids import Epoch, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Rollout
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
@@ -179,6 +183,14 @@ class CoordinatorCore:
     def learned(self) -> LearnedRestored:
         """Return what the capacity model has learned, so that a restarted coordinator resumes with it."""
         return self._activation.learned
+
+    def cell(self) -> cell.CellFacts:
+        """Return what a cell's uplink reports to the head."""
+        return cell.facts_of(self._state)
+
+    def undelivered(self) -> list[tuple[Lent, RolloutId]]:
+        """Return the stored rollouts that a cell's uplink must deliver, oldest first, with their slots at the head."""
+        return [(lent, filling.rollout_id) for lent, filling in cell.undelivered(self._state)]
 
     def earned(self) -> EarnedRestored:
         """Return what peers earned, so that a restarted coordinator resumes with it."""
@@ -339,7 +351,7 @@ class CoordinatorCore:
                 self._state.members.seen(event.peer_id, now)
                 return self._rollouts.partial(event)
             case Started():
-                return lifecycle.started(self._state, now)
+                return [*lifecycle.started(self._state, now), *cell.started(self._state)]
             case PeerJoined():
                 return self._presence.joined(event, now) + self._activation.joined(event.peer_id)
             case PeerLeft():
@@ -353,6 +365,12 @@ class CoordinatorCore:
                 return self._work_requests.returned(event, now)
             case PeerAccused():
                 return self._presence.accused(event, now)
+            case SlotsLent():
+                return cell.lent(self._state, event, now)
+            case SlotsOver():
+                return cell.over(self._state, event, now)
+            case MembersConvicted():
+                return self._presence.convicted_by_head(event, now)
             case PromptsSupplied():
                 self._state.prompts.supplied(event.prompts)
                 return issue(self._state, now)

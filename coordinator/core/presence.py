@@ -22,6 +22,7 @@ from coordinator.core.events.actions import (
     SendToPeer,
 )
 from coordinator.core.events.audit_events import AuditRestored
+from coordinator.core.events.cell_events import MembersConvicted
 from coordinator.core.events.events import (
     HeartbeatReceived,
     PeerAccused,
@@ -151,6 +152,9 @@ class Presence:
         active = event.facts.active_version
         if active is not None:
             self._active(member, active, now)
+        if member.is_cell:
+            member.concurrent_rollouts = event.facts.cell_slots
+            self._state.members.changed([member.peer_id])
         if not member.receives:  # by its owner's limits or on standby: no broadcast waits for it
             self._state.dissemination.left(member.peer_id)
         actions = self._broadcasts.observe(member, now, before=roles_before)
@@ -255,7 +259,21 @@ class Presence:
                 actions += _drop_uploads(state, peer_id)
                 actions += self._take_work_from(peer_id, now)
         suspects = dict.fromkeys([one.peer_id for one in event.audits if one.beyond] + list(reasons))
-        return actions + [told(state, one) for one in suspects if state.members.get(one) is not None]
+        for one in suspects:
+            if state.members.get(one) is not None:
+                actions.append(told(state, one))
+            elif (cell := state.members.cell_of(one)) is not None and state.members.get(cell) is not None:
+                actions.append(state.report_to_cell(cell, one))
+        return actions
+
+    def convicted_by_head(self, event: MembersConvicted, now: float) -> list[Action]:
+        """Quarantine members of this cell whose tokens the head's learner found wrong, and drop what they uploaded."""
+        actions: list[Action] = []
+        for peer_id, reason in event.reasons.items():
+            if self._state.members.quarantine(peer_id, reason):
+                actions += [Penalise(peer_id, reason, True), *_drop_uploads(self._state, peer_id)]
+                actions += self._take_work_from(peer_id, now)
+        return actions
 
     def audit_restored(self, event: AuditRestored) -> None:
         """Take over the findings of an earlier coordinator, before any peer has joined."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import structlog
 
 from coordinator.ledger.event_archive import write_segment
-from coordinator.ledger.retention import GROUPS_FIRST, Retention, horizon_step, next_group_count
+from coordinator.ledger.retention import GROUPS_FIRST, Retention, horizon_of_cell, horizon_step, next_group_count
 from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.store import Compacted, CompactingStore, StoryEntry
-from rollcast.wire.ids import Step
+from rollcast.wire.ids import Step, Version
 
 TRANSACTION_AIM_S = 0.025  # most that an acknowledgement waits for compaction, on a disk that keeps up
 REST_SHARE = 3.0  # seconds of rest for each second of compaction: a quarter of the disk's time at most
@@ -41,6 +41,7 @@ class Compactor:
             bound.
         oldest_checkpoint_step: returns the oldest step that the learner could resume from; None before it reported one.
         oldest_trained_age: returns the age in learner steps up to which rollouts were ever trained.
+        newest_in_cell: returns the newest version of a cell; None: this is no cell.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Compactor:
         *,
         oldest_checkpoint_step: Callable[[], Step | None],
         oldest_trained_age: Callable[[], int],
+        newest_in_cell: Callable[[], Version | None] | None = None,
     ) -> None:
         self._store = store
         self._retention = retention
         self._archive = archive
         self._oldest_checkpoint_step = oldest_checkpoint_step
         self._oldest_trained_age = oldest_trained_age
+        self._newest_in_cell = newest_in_cell
         self._groups = GROUPS_FIRST
         self.groups_compacted = 0
 
@@ -73,12 +76,16 @@ class Compactor:
     async def once(self) -> None:
         """Compact everything that may be compacted now."""
         before = self.groups_compacted
-        horizon = horizon_step(
-            self._retention,
-            oldest_checkpoint_step=self._oldest_checkpoint_step(),
-            recorded_batches=await self._store.recorded_batches(),
-            oldest_trained_age=self._oldest_trained_age(),
-        )
+        recorded = await self._store.recorded_batches()
+        if self._newest_in_cell is not None:
+            horizon = horizon_of_cell(recorded, self._newest_in_cell())
+        else:
+            horizon = horizon_step(
+                self._retention,
+                oldest_checkpoint_step=self._oldest_checkpoint_step(),
+                recorded_batches=recorded,
+                oldest_trained_age=self._oldest_trained_age(),
+            )
         while await self._compact_some(horizon):
             pass
         while await self._archive_some():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollcast.wire.ids import Step
+from rollcast.wire.ids import Step, Version
 
 GROUPS_FIRST = 16  # in the first transaction, before its duration is known
 GROUPS_MAX = 256
@@ -48,6 +48,14 @@ def horizon_step(
         return Step(0)
     asked_for = min(oldest_checkpoint_step, recorded_batches)
     return Step(max(0, asked_for - oldest_trained_age - retention.margin_steps))
+
+
+def horizon_of_cell(recorded_batches: int, newest: Version | None) -> Step:
+    """Return the step before which what is over may be compacted in a cell, where no learner requests it again.
+
+    Versions before that step are compacted too, so it is not beyond the newest one.
+    """
+    return Step(min(recorded_batches + 1, newest or 0))
 
 
 def next_group_count(count: int, took_s: float, *, aim_s: float) -> int:

@@ -390,6 +390,7 @@ def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
             "Bytes that the peer then moved to its devices.",
             "swap_moved_bytes",
         ),
+        (GaugeMetricFamily, "rollcast_cell_workers", "Connected workers of a cell that may work.", "cell_workers"),
         (GaugeMetricFamily, "rollcast_peer_last_seen_seconds", "Seconds since the peer's last message.", "last_seen_s"),
         (CounterMetricFamily, "rollcast_peer_rollouts_accepted", "Rollouts accepted from the peer.", "accepted"),
         (CounterMetricFamily, "rollcast_peer_rollouts_dropped", "Rollouts of the peer that were dropped.", "dropped"),

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.events.events import Prompt
+from coordinator.core.lent.lent import is_lent
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.ledger.store import ProblemReward
 from coordinator.prompts.evaluation_games import EvaluationGames, Played, cut_newest, split_turns
@@ -171,8 +172,8 @@ class Problems:
             self._sampled.popitem(last=False)
 
     def sampled(self, problem_id: str) -> Problem:
-        """Return a problem that was sampled."""
-        return self._sampled[problem_id]
+        """Return a problem that was sampled, or one without content if it is a slot of a head's."""
+        return Problem(problem_id, "", "", {}) if is_lent(problem_id) else self._sampled[problem_id]
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward | None:
         """Count a rollout's reward; return the problem's new figures for the ledger, or None if none are kept."""

@@ -79,18 +79,24 @@ class RunStart:
     seed_secret: bytes = bytes(32)  # of the seeds of sampled tokens; the same for the whole run
 
 
-async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
+async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: RunId | None = None) -> RunStart:
     """Return the state of the folder's run; the first start creates the run.
 
+    Args:
+        head: the run that this one is a cell of, whose id it has; None: it is a run of its own.
+
     Raises:
-        RunFolderError: the run in it is finished.
+        RunFolderError: the run in it is finished, or is not that of the head.
     """
     async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
         run_id = await ledger.get_meta("run_id")
         incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
+        if head is not None and run_id not in (None, head):
+            fix = "give each run's cell a run_folder of its own"
+            raise RunFolderError(f"{folder.root} is of the run {run_id}, and the head's is {head}", fix=fix)
         if run_id is None:
-            run_id, secret = await _new_run(ledger, run.name), await _seed_secret(ledger)
+            run_id, secret = await _new_run(ledger, run.name, head), await _seed_secret(ledger)
             return RunStart(run_id, Restored(incarnation=incarnation), seed_secret=secret)
         if await ledger.get_meta(FINISHED):
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
@@ -129,9 +135,9 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
     return start
 
 
-async def _new_run(ledger: RunStore, name: str) -> RunId:
+async def _new_run(ledger: RunStore, name: str, head: RunId | None) -> RunId:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    run_id = RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
+    run_id = head or RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
     await ledger.set_meta("run_id", run_id)
     return run_id
 

@@ -36,6 +36,7 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "OpenEpoch": LEARNER,
     "ReportStep": LEARNER,
     "ReportStatus": LEARNER,
+    "Cell": LEARNER,
 }
 #: The methods that gateways serve as well.
 PEER_METHODS = frozenset({"Session", "UploadRollouts", "TokenizerFile"})

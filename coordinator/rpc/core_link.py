@@ -18,7 +18,7 @@ from coordinator.rpc.accusations import accused_event
 from coordinator.rpc.clones import Clones
 from coordinator.shell.sessions import Channel, PeerChannel, Sessions
 from coordinator.shell.shell import Shell
-from rollcast.runtime.errors import ClonedIdentity
+from rollcast.runtime.errors import ClonedIdentity, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -174,6 +174,8 @@ class LocalCore:
         joined, peer_id = opening.joined, opening.joined.peer_id
         if not joined.invite:
             joined = replace(joined, invite=await self._desk.invite_of(peer_id))
+        if joined.is_cell and not await self._desk.is_for_cells(joined.invite):
+            raise WrongKey("this invite is not for cells", fix="join with one that `rollcast invite --role cell` makes")
         if not self._may_open(peer_id, opening.instance_id, opening.address):
             raise NotNow("another session of this identity is still open")
         if opening.resumed and self._sessions.has(peer_id):  # it is younger: the peer has not waited for its gateway

@@ -10,6 +10,7 @@ from rollcast.wire.ids import EncodingId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _REASON_SHOWN_MAX = 200  # why libp2p does not run
+CONCURRENT_ROLLOUTS_MAX = 65536  # that one peer, or all members of a cell, may generate at once
 _SHORT_TEXT_MAX = 16  # of a transport's or a congestion control's name; the kernel's names have at most 15
 
 
@@ -59,6 +60,8 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         engine_devices=beat.engine_devices,
         engine_versions=beat.engine_versions,
         loop_lag_s=duration_s(beat.loop_lag_s),
+        cell_workers=beat.cell_workers,
+        cell_slots=min(beat.cell_slots, CONCURRENT_ROLLOUTS_MAX),
     )
 
 

@@ -25,7 +25,7 @@ from coordinator.core.events.events import (
 from coordinator.rpc.access import Messages, caller_of
 from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX
 from coordinator.rpc.core_link import CoreLink, NotNow, Opening
-from coordinator.rpc.heartbeats import facts_of
+from coordinator.rpc.heartbeats import CONCURRENT_ROLLOUTS_MAX, facts_of
 from coordinator.rpc.reach_messages import reach_event_of
 from coordinator.rpc.sanitise import counter, rate, text
 from coordinator.rpc.upload_limits import UploadLimits, UploadRates
@@ -51,7 +51,6 @@ MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; 
 BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
 RATE_WINDOW_S = 5.0  # the two limits hold per window, so that short bursts pass
 LEASES_PER_RETURN_MAX = 4096
-CONCURRENT_ROLLOUTS_MAX = 65536
 REGION_LENGTH_MAX = 64
 _SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 
@@ -261,6 +260,7 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = ""
         public_name=text(hello.public_name),
         host=host,
         sampler=text(hello.sampler),
+        is_cell=hello.cell,
     )
 
 

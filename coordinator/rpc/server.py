@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from coordinator.rpc.access import Messages, RoleGate
+from coordinator.rpc.cell import CellCalls
 from coordinator.rpc.connection_guard import ConnectionGuard
 from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls
@@ -45,7 +46,7 @@ class PeerServicer(pb_grpc.CoordinatorServicer):
 class Servicer:
     """Binds every method of the control port to its handler, as the generated stubs expect."""
 
-    def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls) -> None:
+    def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls, cell: CellCalls) -> None:
         self.Session = peers.Session
         self.UploadRollouts = peers.UploadRollouts
         self.TokenizerFile = tokenizer.TokenizerFile
@@ -59,6 +60,7 @@ class Servicer:
         self.OpenEpoch = learner.OpenEpoch
         self.ReportStep = learner.ReportStep
         self.ReportStatus = learner.ReportStatus
+        self.Cell = cell.Cell
 
 
 class ControlServer:

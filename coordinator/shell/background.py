@@ -122,6 +122,7 @@ class Background:
             None if store.url else self.folder.events,
             oldest_checkpoint_step=lambda: _step(self.shell.learner_value("oldest_checkpoint_step")),
             oldest_trained_age=lambda: self.shell.core.rules.kept.age_max,
+            newest_in_cell=(lambda: self.shell.core.newest_version) if self.shell.core.settings.is_cell else None,
         )
         try:
             await compactor.run(store.compaction_interval_s)

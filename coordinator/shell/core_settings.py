@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from blake3 import blake3
 
 from coordinator.config.config import CoordinatorConfig
@@ -15,6 +18,7 @@ from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
 TICK_S = 0.2  # between two ticks of the core
+STEPS_OF_CELL = 1 << 40  # a cell never has all the work that it can use
 
 
 def core_settings(
@@ -26,7 +30,7 @@ def core_settings(
         seed_secret: 32 bytes that only this run's coordinators know. Seeds of slots follow from it, so that no peer
             knows a seed before its lease.
     """
-    return CoreSettings(
+    settings = CoreSettings(
         run_id=run_id,
         run_name=config.run.name,
         seed=int.from_bytes(blake3(config.run.seed.to_bytes(8, "little"), key=seed_secret).digest(length=8), "little"),
@@ -92,6 +96,20 @@ def core_settings(
             unknown_upload_bytes_per_second=config.relay.unknown_uplink_bytes_per_second,
             usd_total_max=config.providers.usd_max,
         ),
+    )
+    return settings if config.cell.invite_file is None else _of_cell(settings)
+
+
+def _of_cell(settings: CoreSettings) -> CoreSettings:
+    """Return the settings of a cell: each slot of the head is a group, and the head decides about age and length."""
+    return replace(
+        settings,
+        is_cell=True,
+        steps=STEPS_OF_CELL,
+        pacing="none",
+        groups_per_step=settings.groups_per_step * settings.samples_per_group,
+        samples_per_group=1,
+        no_peer_timeout_s=math.inf,  # the head goes on without it, and peers may join at any time
     )
 
 

@@ -29,6 +29,7 @@ from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     CommitTogether,
+    DeliverRollout,
     DropTurns,
     FailRun,
     LiftQuarantine,
@@ -175,6 +176,7 @@ class Shell:
         self.on_budget: Callable[[SetBudget], None] = lambda action: None
         self.on_try: Callable[[TryAddress], None] = lambda action: None
         self.on_episode: Callable[[EpisodeAction], None] = self._fail_episode  # a pool of environments replaces it
+        self.deliveries = asyncio.Event()  # set when a cell has a rollout for the head
         self.ended_because = ""
         self.ended_for_good = False
         self.finished = asyncio.Event()  # set when the learner reports that the run is done
@@ -389,6 +391,8 @@ class Shell:
                 self._score(action)
             case ScoreEvaluation():
                 self._async.start(self._score_evaluation(action))
+            case DeliverRollout():
+                self.deliveries.set()
             case SendAnnouncement():
                 self._send_announcement(action)
             case CloseAttempt():

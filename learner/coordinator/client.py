@@ -186,6 +186,15 @@ class CoordinatorClient:
             raise MalformedMessage(f"the coordinator opens an epoch at step {reply.step}, before step {step}", fix=_BUG)
         return reply
 
+    async def cell(self, report: pb.CellReport) -> pb.CellAnswer:
+        """Report to the coordinator of a cell, in which this client has the learner's place, and return its answer."""
+        answer: pb.CellAnswer = await self._retry(
+            "reporting to the cell",
+            lambda: self._stub.Cell(report, timeout=report.wait_s + CALL_TIMEOUT_S),
+            longest_attempt_s=report.wait_s,
+        )
+        return answer
+
     async def report_step(self, step: int, values: Mapping[str, float], audits: Sequence[pb.RolloutAudit] = ()) -> None:
         """Report the metrics and the audited rollouts of the step after which ``step`` steps are complete."""
         report = pb.StepReport(step=step, values=dict(values), audits=audits)

@@ -10,7 +10,7 @@ from typing import Literal
 from rollcast.runtime.config import ConfigModel, override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError
 
-Role = Literal["up", "coordinator", "gateway", "scorer", "learner", "peer", "sft"]
+Role = Literal["up", "coordinator", "gateway", "scorer", "cell", "learner", "peer", "sft"]
 
 #: Role -> module and class of its configuration; imported only when asked for.
 _CLASSES: dict[Role, tuple[str, str]] = {
@@ -18,6 +18,7 @@ _CLASSES: dict[Role, tuple[str, str]] = {
     "coordinator": ("coordinator.config.config", "CoordinatorConfig"),
     "gateway": ("coordinator.gateway.config", "GatewayConfig"),
     "scorer": ("coordinator.scorer.config", "ScorerConfig"),
+    "cell": ("rollcast.cell.config", "UplinkConfig"),
     "learner": ("learner.config", "LearnerConfig"),
     "peer": ("peer.config", "PeerConfig"),
     "sft": ("learner.supervised.config", "SftConfig"),
@@ -52,7 +53,9 @@ def guess_role(path: Path) -> Role:
     if sections & {"coordinator", "origin", "peer"}:
         return "up"
     fits = [
-        role for role in (*ROLES_OF_UP, "gateway", "scorer", "sft") if sections <= set(config_class(role).model_fields)
+        role
+        for role in (*ROLES_OF_UP, "gateway", "scorer", "cell", "sft")
+        if sections <= set(config_class(role).model_fields)
     ]
     if not fits:
         raise ConfigError(

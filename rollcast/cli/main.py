@@ -27,6 +27,9 @@ app.command(
     help="Run a coordinator, a learner, an origin and peers on this machine until the run is finished.",
 )
 app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
+app.command(
+    "rollcast.cli.roles:cell", name="cell", help="Run the uplink of a cell, which works for another coordinator."
+)
 app.command("rollcast.cli.roles:gateway", name="gateway", help="Run a gateway, which serves peers for a coordinator.")
 app.command("rollcast.cli.roles:scorer", name="scorer", help="Run a scorer, which scores completions over HTTP.")
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")

@@ -1,4 +1,4 @@
-"""`rollcast coordinator|gateway|scorer|learner|peer`: run one process from its own TOML file."""
+"""`rollcast coordinator|gateway|scorer|cell|learner|peer`: run one process from its own TOML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from rollcast.runtime.process import die_with_parent, run_process
 #: a missing one itself.
 _NEEDS: dict[Role, str] = {"coordinator": "reasoning_gym", "learner": "optax"}
 #: Module of each role's process, where it is not ROLE.service.
-_SERVICES: dict[Role, str] = {"gateway": "coordinator.gateway.service", "scorer": "coordinator.scorer.service"}
+_SERVICES: dict[Role, str] = {
+    "gateway": "coordinator.gateway.service",
+    "scorer": "coordinator.scorer.service",
+    "cell": "rollcast.cell.service",
+}
 
 
 @Parameter(name="*")
@@ -73,6 +77,17 @@ def scorer(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
         Configuration file (TOML). `rollcast config show --role scorer` lists its keys.
     """
     return _run("scorer", config, options)
+
+
+def cell(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
+    """Run the uplink of a cell, between the cell's coordinator and the head's (docs/scale.md).
+
+    Parameters
+    ----------
+    config
+        Configuration file (TOML). `rollcast config show --role cell` lists its keys.
+    """
+    return _run("cell", config, options)
 
 
 def learner(

@@ -25,8 +25,8 @@ class DevicesConfig(ConfigModel):
 class UpConfig(ConfigModel):
     """One coordinator, one learner, one origin and some peers, as processes on loopback."""
 
-    peers: int = Field(3, ge=1, le=64)
-    """Number of peers to start."""
+    peers: int = Field(3, ge=0, le=64)
+    """Number of peers to start; 0: others join with an invite."""
     runs_folder: Path = Path("runs")
     """Folder in which each run creates its own; `latest` points to the newest."""
     start_timeout_s: float = Field(60.0, gt=0.0)

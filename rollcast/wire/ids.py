@@ -20,5 +20,5 @@ EncodingId = NewType("EncodingId", int)
 ChunkIndex = NewType("ChunkIndex", int)
 StripeId = NewType("StripeId", int)  # stripe of the current relay plan
 
-Role = Literal["coordinator", "gateway", "learner", "origin", "peer"]
-InvitedRole = Literal["peer", "origin"]  # the roles that the operator makes invites for
+Role = Literal["cell", "coordinator", "gateway", "learner", "origin", "peer"]
+InvitedRole = Literal["peer", "origin", "cell"]  # the roles that the operator makes invites for

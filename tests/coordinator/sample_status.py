@@ -31,6 +31,7 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
         "hardware": "cpu, 2 cores",
         "region": "lab",
         "concurrent_rollouts": 64,
+        "cell_workers": None,
         "parents": ["peer-1"],
         "quarantined": False,
         "reachability": "dialable",

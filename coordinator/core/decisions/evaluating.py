@@ -137,7 +137,8 @@ def tick(state: CoreState, now: float) -> list[Action]:
 
 def _reconsider(state: CoreState, now: float) -> list[Action]:
     """Count the fleet, give up what has no hope, and give open samples to members that asked for work."""
-    members, book = [member for member in state.members if member.may_work], state.evaluations
+    book = state.evaluations
+    members = [member for member in state.members if member.may_work and not member.is_cell]  # cells do not evaluate
     book.fleet_slots = sum(member.concurrent_rollouts for member in members)
     actions: list[Action] = []
     for evaluation in book.under_way():
@@ -202,7 +203,7 @@ def give(state: CoreState, member: Member, now: float) -> list[Action]:
 def _may_evaluate(state: CoreState, member: Member, now: float) -> bool:
     """Whether the member may hold samples: it evaluates already, or there is room for one more that does."""
     book = state.evaluations
-    if not member.may_work or member.reputation.resting or now < member.reputation.evaluates_from:
+    if member.is_cell or not member.may_work or member.reputation.resting or now < member.reputation.evaluates_from:
         return False
     if member.peer_id in book.peers or book.keeps_version(member.peer_id):
         return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
 from coordinator.core.decisions.settings import PacingRule
@@ -22,6 +22,7 @@ from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.episodes import Episode
 from coordinator.core.leases.groups import Group
 from coordinator.core.leases.lease_book import NO_PREFIXES
+from coordinator.core.lent.lent import Lent
 from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId, Step, Version
@@ -182,7 +183,7 @@ class Round:
         if load.held_now >= load.at_once:
             return PREFETCHES
         allowances, book = self._allowances, self._state.book
-        if not allowances.are_shared:
+        if not allowances.are_shared or member.is_cell:
             return IDLE
         slots = book.shares.by_peer[member.peer_id]
         if self._state.members.has_several_invites:
@@ -210,7 +211,12 @@ class Round:
         return int(min(room, left))
 
     def _is_on_trial(self, member: Member) -> bool:
-        """Whether a member shares its invite's small allowance: it has delivered nothing, or few were judged yet."""
+        """Whether a member shares its invite's small allowance: it has delivered nothing, or few were judged yet.
+
+        An operator makes the invites for cells one by one, and their members are judged on their own.
+        """
+        if member.is_cell:
+            return False
         audit = self._state.audit
         new = not member.reputation.earned.has_delivered or audit.on_appeal(member.peer_id)
         return new or audit.on_probation(member.invite)
@@ -278,12 +284,14 @@ class Round:
             self._load(member).held_now + min(free, self._state.settings.samples_per_group),
         )
         for groups_ahead, group in tried:
+            if not _is_new_enough(member.version, group.lent):
+                continue
             indices = self._slots_for(member, group, free, groups_ahead)
             oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load) if indices else None
             if oldest is not None:
                 return self.grant(member, group, indices, groups_ahead, oldest)
-        groups_ahead = len(self._state.book)
-        if not self.pacing.may_open(groups_ahead):
+        groups_ahead, stock = len(self._state.book), self._state.prompts.stock
+        if not self.pacing.may_open(groups_ahead) or (stock and not _is_new_enough(member.version, Lent.of(stock[0]))):
             return None
         oldest = self.oldest_to_begin(member, member.version, None, groups_ahead, load)
         opened = None if oldest is None else self._open_group()
@@ -301,6 +309,8 @@ class Round:
         if group.prompt.environment:
             indices = [index for index in indices if not self._waits_for_other(member, group.slots[index].episode)]
         indices = indices[:free]
+        if group.prompt.environment and member.is_cell:
+            return []  # a cell passes on whole completions only
         if not indices or not self._allowances.are_shared or len(group.slots) == 1:
             return indices
         same_invite = state.members.has_several_invites
@@ -335,6 +345,8 @@ class Round:
         if prompt is None:
             return None
         group = state.book.open_group(prompt)
+        if group.lent is not None:
+            state.lent.opened(group.lent.key, group.group_id)
         self.actions.append(
             RecordGroup(
                 *(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position),
@@ -389,15 +401,19 @@ class Round:
         """
         state = self._state
         oldest_useful = self.pacing.oldest_useful_version(groups_ahead, group.oldest_begun)
+        sampling = self._sampling
+        if group.lent is not None:  # the head has decided both
+            oldest_useful = group.lent.oldest_useful_version
+            sampling = replace(sampling, max_new_tokens=group.lent.max_new_tokens)
         epoch = state.epochs.current
         prefixes = NO_PREFIXES
-        if state.partials.slots:
+        if state.partials.slots and not member.is_cell:
             prefixes = state.partials.prefixes(group.group_id, indices, oldest_useful, epoch)
         if group.prompt.environment:
             episodes = {index: group.slots[index].episode for index in indices}
             turns = {index: episode.prefix for index, episode in episodes.items() if episode is not None}
             prefixes = {**turns, **prefixes}  # what a lost attempt left begins with the turns before it
-        attempts = self._issue(member, group, indices, prefixes)
+        attempts = self._issue(member, group, indices, prefixes, sampling.max_new_tokens)
         slots = [Slot(one.sample_index, group.slots[one.sample_index].seed, one.prefix or ()) for one in attempts]
         if not any(slot.prefix for slot in slots):
             oldest_useful = max(oldest_useful, oldest_in_time)
@@ -412,14 +428,16 @@ class Round:
             group_id=group.group_id,
             prompt_token_ids=group.prompt.prompt_token_ids,
             slots=tuple(slots),
-            sampling=self._sampling,
+            sampling=sampling,
             deadline_s=state.settings.lease_deadline_s,
             epoch=epoch,
             oldest_useful_version=oldest_useful,
             oldest_own_version=attempts[0].oldest_own_version,
         )
 
-    def _issue(self, member: Member, group: Group, indices: list[int], prefixes: Mapping[int, Prefix]) -> list[Attempt]:
+    def _issue(
+        self, member: Member, group: Group, indices: list[int], prefixes: Mapping[int, Prefix], new_tokens_max: int
+    ) -> list[Attempt]:
         """Issue these slots, and put the member back in line behind what it was given."""
         state, load = self._state, self._load(member)
         attempts = state.book.issue(
@@ -432,8 +450,8 @@ class Round:
             prefixes=prefixes,
             invite=member.invite,
             on_trial=self._is_on_trial(member),
-            oldest_own_version=member.reputation.oldest_own_version,
-            new_tokens_max=self._sampling.max_new_tokens,
+            oldest_own_version=Version(0) if member.is_cell else member.reputation.oldest_own_version,
+            new_tokens_max=new_tokens_max,
         )
         load.held_now += len(attempts)
         load.held += len(attempts)
@@ -466,6 +484,11 @@ class Round:
         self.actions += asked
 
 
+def _is_new_enough(version: Version, lent: Lent | None) -> bool:
+    """Whether a version is as new as a slot of the head needs; slots of the run's own problems need none here."""
+    return lent is None or version >= lent.oldest_useful_version
+
+
 def issue(state: CoreState, now: float) -> list[Action]:
     """Give leases to the members next in line, as long as there is work for them, and request prompts."""
     if state.ended:
@@ -474,6 +497,6 @@ def issue(state: CoreState, now: float) -> list[Action]:
     round_.queue_changed()
     if state.members.shares.places:
         round_.give_out()
-    if state.prompts.low and state.members.worker_count:
+    if state.prompts.low and state.members.worker_count and not state.settings.is_cell:
         round_.supply_prompts()
     return round_.actions

@@ -51,7 +51,9 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
     if state.newest_version is not None and event.version <= state.newest_version:
         return [Note("announced_again", f"version {event.version}", "ignored: it is not a newer version")]
     state.newest_version = event.version
-    oldest_useful = Version(max(0, state.batches.next_step - state.rules.kept.age_max))
+    # A cell does not know the learner's step, which is that of the newest version at least.
+    step = event.version if state.settings.is_cell else state.batches.next_step
+    oldest_useful = Version(max(0, step - state.rules.kept.age_max))
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
     receivers = [member for member in state.members if member.is_waited_for]
     state.dissemination.announced(
@@ -76,7 +78,7 @@ def started(state: CoreState, now: float) -> list[Action]:
         ScoreRollout(rollout.rollout_id, group.prompt.problem_id, rollout.packed_completion)
         for group in groups
         for rollout in group.rollouts
-        if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)
+        if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version) and not state.settings.is_cell
     ]
     unscored = [one for one in waiting if state.scoring.begin(one, now)]
     return [*opened, *dropped, *rollouts.started(state), *unscored]

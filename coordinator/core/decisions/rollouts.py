@@ -35,6 +35,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,
     AnswerUpload,
+    DeliverRollout,
     Note,
     Penalise,
     RecordBatch,
@@ -54,7 +55,7 @@ from coordinator.core.events.events import (
     RolloutStored,
     TurnStored,
 )
-from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix, authors_of
 from coordinator.core.leases.batches import too_old
 from coordinator.core.leases.drop_counts import DropReason, RefusalReason
 from coordinator.core.leases.episodes import Episode, EpisodeEnd, Game
@@ -125,11 +126,18 @@ class Rollouts:
         if state.batches.next_step - whole.oldest_version > state.rules.gate(state.batches.next_step):
             return self._close(event, attempt, "stale")
         state.forecast.answered(attempt, now, tokens_of(segments[turn_start(segments) :]), rollout.generate_s)
+        self._note_authors(event)
         newest_own = max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
         state.members.reputation(event.peer_id).generated_with(newest_own)
         if episode is not None:
             return self.episodes.take(event, attempt, episode, segments, now)
         return self._store(event, attempt)
+
+    def _note_authors(self, event: RolloutReceived) -> None:
+        """Remember whose tokens a cell uploads, so that what is found about them reaches the cell."""
+        members = self._state.members
+        if members.is_cell(event.peer_id):
+            members.generated_in_cell(event.peer_id, authors_of(event.rollout.segments))
 
     def _wrong_prefix(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
         """Close the attempt of a turn that follows on something else than its lease has."""
@@ -145,7 +153,13 @@ class Rollouts:
         state, own = self._state, event.rollout
         if state.epochs.is_any_orphan(rollout.segments):
             return self._close(event, attempt, "rolled_back")  # not its fault: it may not know of the epoch yet
-        if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in own.segments):
+        is_cell = state.members.is_cell(event.peer_id)
+        convicted = [one for one in authors_of(own.segments) if state.members.kept_out_because(one)] if is_cell else []
+        if convicted:  # the cell may not have heard of it
+            reports = [state.report_to_cell(event.peer_id, one) for one in convicted]
+            return [*reports, *self._close(event, attempt, "audit_failed")]
+        is_others = any(segment.peer_id != event.peer_id for segment in own.segments)
+        if attempt.prefix is None and is_others and not is_cell:
             return self._close(event, attempt, "revoked")  # it may continue what an earlier coordinator gave it
         culprit = sent_past_its_end(prefix, event.text_end)
         if culprit is not None:  # a peer that continued from there could not know
@@ -159,7 +173,7 @@ class Rollouts:
         if malformed:
             return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
         chosen = version_chosen(rollout.segments[len(prefix) :], attempt)
-        if chosen:
+        if chosen and not is_cell:  # a cell checks the versions of each of its members
             return [self._penalise(event.peer_id, chosen), *self._close(event, attempt, "older_version")]
         return None
 
@@ -171,7 +185,7 @@ class Rollouts:
         self._last_rollout += 1
         rollout_id = RolloutId(self._last_rollout)
         versions = [segment.version for segment in rollout.segments]
-        losers = state.book.fill(attempt, rollout_id, min(versions), max(versions))
+        losers = state.book.fill(attempt, rollout_id, min(versions), max(versions), authors_of(rollout.segments))
         self._storing[rollout_id] = _Storing(event.peer_id, rollout, attempt, [event.upload_id])
         self._storing_by_key[attempt.key] = rollout_id
         actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, rollout)]
@@ -256,6 +270,9 @@ class Rollouts:
         group = self._state.book.mark_stored(event.rollout_id)
         if storing.reward is not None:
             return actions + self._episode_stored(event.rollout_id, storing.reward, now)
+        if group is not None and group.lent is not None:
+            self._state.book.mark_scored(event.rollout_id)  # the head scores it
+            return [*actions, DeliverRollout(event.rollout_id)]
         if group is not None:
             score = ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.packed_completion)
             if self._state.scoring.begin(score, now):

@@ -120,6 +120,8 @@ class CoreSettings:
     """Which peers the capacity model switches on."""
     finished_attempts_kept: int = 65536
     """Finished attempts remembered to answer repeated uploads; one that is not is refused, never accepted twice."""
+    is_cell: bool = False
+    """Whether the work is that of a head, brought by this cell's uplink: no batches are formed here."""
     validate_every_event: bool = False
     """Check every invariant after every event (tests)."""
 

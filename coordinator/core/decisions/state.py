@@ -15,6 +15,7 @@ from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     EndSession,
+    SendToPeer,
     StopPeer,
     together,
 )
@@ -33,6 +34,7 @@ from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
 from coordinator.core.leases.scoring_book import ScoringBook
 from coordinator.core.leases.stages import StageBook
+from coordinator.core.lent.lent import LentBook
 from coordinator.core.members.allowances import Allowances
 from coordinator.core.members.audit_book import AuditBook
 from coordinator.core.members.audit_queue import AuditQueue
@@ -40,7 +42,7 @@ from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
 from coordinator.core.members.progress import LearnerProgress
-from coordinator.core.members.reputation_card import Card, card_of_peer
+from coordinator.core.members.reputation_card import Card, card_of_peer, verdict_of
 from coordinator.core.reach.address_book import ReachBook
 from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
@@ -77,6 +79,7 @@ class CoreState:
             recorded=restored.recorded_batches,
         )
         self.stages = StageBook(settings.stages)
+        self.lent = LentBook()
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
         # Peers follow no older plan than the one they have, so plan ids must be higher than those before a restart.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
@@ -160,7 +163,7 @@ class CoreState:
             self.partials.filled(group.group_id, index)
         for filling, reason in zip(fillings, reasons, strict=True):
             actions.append(self._drop(filling.attempt, reason))
-            if filling.stored:
+            if filling.stored and group.lent is None:  # the head's learner judges what a cell generates
                 peer_id = filling.attempt.peer_id
                 self.offer_for_audit(Unseen(filling.rollout_id, peer_id, filling.oldest_version))
         actions.append(CloseGroup(group.group_id))
@@ -183,6 +186,10 @@ class CoreState:
             quarantined=reputation.quarantined,
             share_audited=self.audit.share_audited(peer_id, reputation.invite),
         )
+
+    def report_to_cell(self, cell: PeerId, member: PeerId) -> SendToPeer:
+        """Return the message by which a cell learns what was found about one of its members."""
+        return SendToPeer(cell, verdict_of(self.card_of(member), of_member=True))
 
     def drop_rollout(self, group: Group, index: int, reason: DropReason) -> list[Action]:
         """Drop the rollout of one slot, and of its game's other agents with it; the slots will be issued again."""
@@ -227,7 +234,8 @@ class CoreState:
 
     def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         self.accounts.dropped[reason] += 1
-        self.members.reputation(attempt.peer_id).dropped += 1
+        if reason != "delivered":
+            self.members.reputation(attempt.peer_id).dropped += 1
         return CloseAttempt(attempt.lease_id, attempt.sample_index, reason)
 
     def validate(self) -> None:

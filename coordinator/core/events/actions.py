@@ -358,6 +358,13 @@ class ScoreRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliverRollout:
+    """Have a cell's uplink upload this stored rollout to the head; answered by SlotsOver."""
+
+    rollout_id: RolloutId
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreEvaluation:
     """Verify a completion of a held-out problem, or have the problem's environment answer its newest turn.
 
@@ -505,6 +512,7 @@ Action = (
     | CloseEpisode
     | AnswerUpload
     | ScoreRollout
+    | DeliverRollout
     | ScoreEvaluation
     | RecordBatch
     | ServeBatch

@@ -13,6 +13,7 @@ from capacity.replan.corrections import Corrections
 from capacity.replan.events import Solved
 from capacity.replan.preemptions import MarketSeen
 from coordinator.core.events.audit_events import AuditRestored, RolloutAudit
+from coordinator.core.events.cell_events import CellEvent
 from coordinator.core.events.episode_events import EpisodeFailed, EpisodeOpened, EpisodeStepped
 from coordinator.core.events.evaluation_events import (
     EvaluationAnswered,
@@ -52,6 +53,7 @@ class PeerJoined:
     host: str = ""  # IP address from which its session comes, empty if unknown
     invite: str = ""  # id of the invite with which the identity joined, empty if unknown
     sampler: str = ""  # kind of engine and device that it names, such as "jax-cpu"; empty if it has none
+    is_cell: bool = False  # a cell's uplink: the members of the cell generate what it uploads
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,8 @@ class PeerFacts(msgspec.Struct, frozen=True):
     engine_devices: int = 0  # that its engine divides the model among; 0: not known
     engine_versions: int = 0  # whose weights they have room for; 0: not known
     loop_lag_s: float = 0.0  # by which its event loop was late lately
+    cell_workers: int = 0  # connected workers of a cell
+    cell_slots: int = 0  # rollouts that they generate at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,16 @@ class Prompt:
     mixture_position: str
     environment: str = ""
     agents: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsLent:
+    """A cell's uplink brought slots of the head's leases, each as a prompt (coordinator/core/lent). It may repeat them.
+
+    They need no request, and the source is never exhausted.
+    """
+
+    prompts: tuple[Prompt, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +474,8 @@ Event = (
     | LeasesReturned
     | PeerAccused
     | PromptsSupplied
+    | SlotsLent
+    | CellEvent
     | RolloutReceived
     | MalformedRollout
     | PartialReceived

@@ -23,6 +23,7 @@ DropReason = Literal[
     "rolled_back",  # made with a version that an epoch orphaned, or in flight when the epoch was opened
     "environment_failed",  # the environment of an episode in its group failed again and again
     "audit_failed",  # its peer was convicted by an audit before it was trained on
+    "delivered",  # in a cell: the head has stored it, and decides what becomes of it
     "unscorable",  # a rollout of its group could not be scored: the verifier failed each time
     "run_ended",  # not needed any more
 ]

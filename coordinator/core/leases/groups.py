@@ -21,6 +21,7 @@ from blake3 import blake3
 from coordinator.core.events.events import Prompt
 from coordinator.core.leases.attempts import Attempt, AttemptKey
 from coordinator.core.leases.episodes import Episode, Game
+from coordinator.core.lent.lent import Lent
 from rollcast.wire.ids import GroupId, PeerId, RolloutId, Version
 
 LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
@@ -80,6 +81,7 @@ class Group:
     unfilled: int  # slots without a rollout
     scored: int = 0
     oldest_version: Version | None = None  # oldest version of its rollouts so far; None without one
+    lent: Lent | None = None  # in a cell: the slot of the head that it stands for
 
     @property
     def ready(self) -> bool:

@@ -22,6 +22,7 @@ from coordinator.core.leases.groups import (
 from coordinator.core.leases.in_flight import InFlight
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from coordinator.core.leases.slot_shares import SlotShares
+from coordinator.core.lent.lent import Lent
 from rollcast.wire.ids import EpisodeId, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
@@ -213,8 +214,13 @@ class LeaseBook(InFlight[Attempt]):
         return self._new_group(GroupId(self._last_group), prompt)
 
     def _new_group(self, group_id: GroupId, prompt: Prompt) -> Group:
-        seeds = [slot_seed(self._run_seed, group_id, index) for index in range(self._samples_per_group)]
-        group = self._groups[group_id] = Group(group_id, prompt, [SlotState(seed) for seed in seeds], len(seeds))
+        lent = Lent.of(prompt)
+        if lent is None:
+            seeds = [slot_seed(self._run_seed, group_id, index) for index in range(self._samples_per_group)]
+        else:  # the head's seed: its learner audits the tokens by it
+            seeds = [lent.seed]
+        slots = [SlotState(seed) for seed in seeds]
+        group = self._groups[group_id] = Group(group_id, prompt, slots, len(slots), lent=lent)
         self._order.append(group_id)
         self._open.append(group_id)
         return group
@@ -343,9 +349,14 @@ class LeaseBook(InFlight[Attempt]):
         self._index(group)
 
     def fill(
-        self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version, newest_version: Version
+        self,
+        attempt: Attempt,
+        rollout_id: RolloutId,
+        oldest_version: Version,
+        newest_version: Version,
+        generated_by: frozenset[PeerId] = frozenset(),
     ) -> list[Attempt]:
-        """Fill the slot of a live attempt with the rollout that was received; the versions are those of its segments.
+        """Fill the slot of a live attempt with the rollout that was received; versions and peers are its segments'.
 
         Returns the other live attempts at the slot, which came too late.
         """
@@ -354,7 +365,7 @@ class LeaseBook(InFlight[Attempt]):
         self._end_live(attempt)
         slot.live.remove(attempt)
         # A peer that continues a rollout of before a restart, whose beginning is unknown, cannot fill the slot.
-        authors = authors_of(attempt.prefix or ()) | {attempt.peer_id}
+        authors = authors_of(attempt.prefix or ()) | generated_by | {attempt.peer_id}
         self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version, authors))
         self._index(group)
         return list(slot.live)

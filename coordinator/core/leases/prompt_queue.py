@@ -46,5 +46,10 @@ class PromptQueue:
         self.stock.extend(prompts)
         self._update_low()
 
+    def remove(self, problem_id: str) -> None:
+        """Take a problem out of the stock, if it is in it."""
+        self.stock = deque(one for one in self.stock if one.problem_id != problem_id)
+        self._update_low()
+
     def _update_low(self) -> None:
         self.low = not self._asked and not self.exhausted and len(self.stock) <= self._target // 2

@@ -17,6 +17,7 @@ from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
 _REPUTATIONS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
+_CELL_MEMBERS_KEPT = 65_536  # members of cells whose cell is remembered
 _DEPARTED_KEPT = 16  # members that the operator still sees until they return or others leave
 _RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # it is about to leave, or its owner needs the machine
 
@@ -28,6 +29,7 @@ class Reputation:
     accepted: int = 0
     dropped: int = 0
     is_origin: bool = False  # whether it joined as the origin
+    is_cell: bool = False  # whether it joined as a cell
     gave_up: set[PeerId] = field(default_factory=set)  # peers whose links it gave up by its word alone
     quarantined: str = ""  # why it is quarantined; empty if it is not
     returns: int = 0  # how often it returned leases since a rollout of it was accepted
@@ -95,6 +97,7 @@ class Member:
     public_name: str = ""
     host: str = ""  # IP address from which its session comes
     invite: str = ""  # id of the invite with which it joined; empty if unknown
+    is_cell: bool = False  # members of a cell generate what it uploads
 
     @property
     def state(self) -> str:
@@ -210,6 +213,7 @@ class Members:
         self._invites: Counter[str] = Counter()  # of the connected peers
         self._delivered = 0  # rollouts accepted since the start
         self._lost: dict[PeerId, None] = {}
+        self._cell_of: dict[PeerId, PeerId] = {}
         self.trial_line: dict[PeerId, None] = {}
         """Newcomers that wait until other newcomers of their invites delivered, in order."""
         for peer_id, reason in (quarantined or {}).items():
@@ -247,6 +251,7 @@ class Members:
             public_name=event.public_name,
             host=event.host,
             invite=event.invite,
+            is_cell=event.is_cell,
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
         self._changed[event.peer_id] = None
@@ -259,6 +264,7 @@ class Members:
         if member.role == "peer":
             self._invites[member.invite] += 1
         self._note_work(event.peer_id)
+        member.reputation.is_cell = event.is_cell
         member.reputation.name = event.name
         member.reputation.invite = event.invite or member.reputation.invite
         return member
@@ -433,6 +439,27 @@ class Members:
     def reputations(self) -> Iterable[tuple[PeerId, Reputation]]:
         """Return the reputation of every identity that is remembered."""
         return self._reputations.items()
+
+    def generated_in_cell(self, cell: PeerId, authors: Iterable[PeerId]) -> None:
+        """Note that these members of a cell generated a rollout that it uploaded."""
+        for peer_id in authors:
+            self._cell_of[peer_id] = cell
+        while len(self._cell_of) > _CELL_MEMBERS_KEPT:
+            del self._cell_of[next(iter(self._cell_of))]
+
+    def cell_of(self, peer_id: PeerId) -> PeerId | None:
+        """Return the cell that uploaded an identity's rollouts last; None if none did."""
+        return self._cell_of.get(peer_id)
+
+    def is_cell(self, peer_id: PeerId) -> bool:
+        """Whether this identity joined as a cell."""
+        reputation = self._reputations.get(peer_id)
+        return reputation is not None and reputation.is_cell
+
+    def kept_out_because(self, peer_id: PeerId) -> str:
+        """Return why this identity may not take part; empty if it may."""
+        reputation = self._reputations.get(peer_id)
+        return "" if reputation is None else reputation.kept_out
 
     def banned_because(self, peer_id: PeerId) -> str:
         """Return why this identity is banned; empty if it is not."""

@@ -105,11 +105,13 @@ def _state_of(found: AuditRecord) -> State:
     return "quarantined" if state == "convicted" else state
 
 
-def verdict_of(card: Card) -> pb.CoordinatorMessage:
-    """Return the message that tells a peer's owner of its card."""
+def verdict_of(card: Card, *, of_member: bool = False) -> pb.CoordinatorMessage:
+    """Return the message that reports a peer's card to its owner, or with ``of_member`` to the cell that it is in."""
     verdict = pb.AuditVerdict(
         state=card.state, reason=card.because, rollouts=card.rollouts, left_out=card.left_out, sampler=card.sampler
     )
+    if of_member:
+        verdict.peer_id = card.id
     if card.off:
         verdict.rollout_id, verdict.token_at = card.worst_rollout, card.worst_at
         verdict.margin_nats, verdict.bound_nats = card.worst_nats, card.floor_nats

@@ -52,6 +52,7 @@ class PeerStatus:
     hardware: str
     region: str  # as its operator names it, empty if not known
     concurrent_rollouts: int  # that it generates at once
+    cell_workers: int | None  # connected workers of a cell; None: it is a worker itself
     parents: tuple[str, ...]
     quarantined: bool
     standby: bool  # switched off by the capacity model or the operator
@@ -152,6 +153,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         hardware=member.hardware,
         region=member.region,
         concurrent_rollouts=member.concurrent_rollouts,
+        cell_workers=facts.cell_workers if facts is not None and member.is_cell else None,
         parents=tuple(parent.name for parent in parents if parent is not None),
         quarantined=bool(member.reputation.quarantined),
         standby=bool(member.reputation.standby),

@@ -189,6 +189,8 @@ class WaitingWatch:
             return "first_version" if state.progress.phase else "learner", 0
         if state.members.worker_count == 0:
             return "peer", 0
+        if state.settings.is_cell:
+            return "cell", 0
         wanted = state.batches.wanted
         return ("step", state.batches.recorded) if wanted is None else ("batch", wanted)
 
@@ -207,6 +209,10 @@ class WaitingWatch:
                 return "", f"the run is over: {state.ended}"
             case "origin":
                 return "an origin to join", "the learner publishes to it, and peers receive from it"
+            case "learner" | "first_version" if state.settings.is_cell:
+                return "a version of the head's run", "the uplink receives it and pushes it to this cell's origin"
+            case "cell":
+                return "", "members generate for the head, which forms the batches"
             case "learner":
                 return "the learner to connect", "the learner warms the policy up and publishes version 0"
             case "first_version":

@@ -38,7 +38,7 @@ def make(
     Parameters
     ----------
     role
-        Role that the invite admits: peer or origin.
+        Role that the invite admits: peer, origin, or cell (docs/scale.md).
     quota
         Number of machines that may join with the invite; for a fleet of 100, pass 100.
     days

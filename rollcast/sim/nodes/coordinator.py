@@ -451,6 +451,8 @@ class CoordinatorNode(Server):
                 self._kept(store.record_event("penalised", action.peer_id, action.reason, cause=cause_of(self._cause)))
             case act.Note():
                 self._kept(store.record_note(action, cause=cause_of(self._cause)))
+            case act.DeliverRollout():
+                raise ValueError("a simulated run has no cells")
             case act.FailRun():
                 self.fail(StoreError(action.reason))
             case _:

@@ -24,7 +24,7 @@ from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.certificates import Caller, fingerprint_of
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
-from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.ids import PeerId, Role, RunId
 from rollcast.wire.joining.bootstrap import Bootstrap
 from rollcast.wire.joining.diagnose import failed_hop
 from rollcast.wire.joining.gateways import gateways_in, save_gateways, saved_gateways
@@ -65,6 +65,11 @@ def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
     """Return the bytes that a joining identity signs for ``JOIN_DOMAIN``, which bind run, token and request
     together."""
     return run_id.encode("ascii") + hashlib.sha256(token.encode("ascii")).digest() + csr_pem
+
+
+def certified_role(role: Role) -> Role:
+    """Return the role in the certificates of those who join with an invite of this role: a cell relays as a peer."""
+    return "peer" if role == "cell" else role
 
 
 async def enrol(
@@ -201,7 +206,7 @@ def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[st
 
 
 def _check_caller(caller: Caller, invite: Invite, identity: Identity) -> None:
-    expected = Caller(invite.run_id, invite.role, identity.peer_id)
+    expected = Caller(invite.run_id, certified_role(invite.role), identity.peer_id)
     if caller != expected:
         raise WrongKey("the certificate is for another member", cause=f"{caller.uri} instead of {expected.uri}")
 

@@ -280,7 +280,7 @@ class ProtocolRange(_message.Message):
     def __init__(self, min: _Optional[int] = ..., max: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second", "has_held_leases", "held_leases", "instance_id", "public_name", "sampler")
+    __slots__ = ("protocol", "software", "role", "advertise", "concurrent_rollouts", "hardware", "held_versions", "name", "region", "metered", "upload_cap_bytes_per_second", "has_held_leases", "held_leases", "instance_id", "public_name", "sampler", "cell")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -297,6 +297,7 @@ class Hello(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_NAME_FIELD_NUMBER: _ClassVar[int]
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
+    CELL_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     software: str
     role: str
@@ -313,7 +314,8 @@ class Hello(_message.Message):
     instance_id: str
     public_name: str
     sampler: str
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ..., instance_id: _Optional[str] = ..., public_name: _Optional[str] = ..., sampler: _Optional[str] = ...) -> None: ...
+    cell: bool
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., role: _Optional[str] = ..., advertise: _Optional[str] = ..., concurrent_rollouts: _Optional[int] = ..., hardware: _Optional[str] = ..., held_versions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., metered: _Optional[bool] = ..., upload_cap_bytes_per_second: _Optional[float] = ..., has_held_leases: _Optional[bool] = ..., held_leases: _Optional[_Iterable[int]] = ..., instance_id: _Optional[str] = ..., public_name: _Optional[str] = ..., sampler: _Optional[str] = ..., cell: _Optional[bool] = ...) -> None: ...
 
 class LinkReport(_message.Message):
     __slots__ = ("peer_id", "transport", "rtt_s", "bytes_sent", "bytes_received", "sent_bytes_per_second", "congestion_control", "lan", "lost_share", "window_limited_share")
@@ -340,7 +342,7 @@ class LinkReport(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., transport: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., sent_bytes_per_second: _Optional[float] = ..., congestion_control: _Optional[str] = ..., lan: _Optional[bool] = ..., lost_share: _Optional[float] = ..., window_limited_share: _Optional[float] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p", "swap", "engine_devices", "engine_versions", "loop_lag_s", "addresses_refused")
+    __slots__ = ("sequence", "state", "reason", "has_active_version", "active_version", "tokens_generated", "chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunk_bytes_sent", "chunks_rejected", "receiving_version", "receiving_chunks_have", "receiving_chunks_total", "tokens_per_second", "uplink_bytes_per_second", "uplink_measured_s", "uplink_age_s", "downlink_bytes_per_second", "links", "chunks_duplicate", "chunks_hedged", "reparentings", "delta_bytes_saved", "receiving_encoding_id", "receiving_map", "uplink_probe_id", "sending_stopped", "receiving_stopped", "p2p", "swap", "engine_devices", "engine_versions", "loop_lag_s", "addresses_refused", "cell_workers", "cell_slots")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +377,8 @@ class Heartbeat(_message.Message):
     ENGINE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LOOP_LAG_S_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CELL_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    CELL_SLOTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     state: str
     reason: str
@@ -409,7 +413,9 @@ class Heartbeat(_message.Message):
     engine_versions: int
     loop_lag_s: float
     addresses_refused: int
-    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ..., swap: _Optional[_Union[SwapReport, _Mapping]] = ..., engine_devices: _Optional[int] = ..., engine_versions: _Optional[int] = ..., loop_lag_s: _Optional[float] = ..., addresses_refused: _Optional[int] = ...) -> None: ...
+    cell_workers: int
+    cell_slots: int
+    def __init__(self, sequence: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., has_active_version: _Optional[bool] = ..., active_version: _Optional[int] = ..., tokens_generated: _Optional[int] = ..., chunk_bytes_from_origin: _Optional[int] = ..., chunk_bytes_from_peers: _Optional[int] = ..., chunk_bytes_sent: _Optional[int] = ..., chunks_rejected: _Optional[int] = ..., receiving_version: _Optional[int] = ..., receiving_chunks_have: _Optional[int] = ..., receiving_chunks_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., uplink_bytes_per_second: _Optional[float] = ..., uplink_measured_s: _Optional[float] = ..., uplink_age_s: _Optional[float] = ..., downlink_bytes_per_second: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., chunks_duplicate: _Optional[int] = ..., chunks_hedged: _Optional[int] = ..., reparentings: _Optional[int] = ..., delta_bytes_saved: _Optional[int] = ..., receiving_encoding_id: _Optional[int] = ..., receiving_map: _Optional[bytes] = ..., uplink_probe_id: _Optional[int] = ..., sending_stopped: _Optional[bool] = ..., receiving_stopped: _Optional[bool] = ..., p2p: _Optional[str] = ..., swap: _Optional[_Union[SwapReport, _Mapping]] = ..., engine_devices: _Optional[int] = ..., engine_versions: _Optional[int] = ..., loop_lag_s: _Optional[float] = ..., addresses_refused: _Optional[int] = ..., cell_workers: _Optional[int] = ..., cell_slots: _Optional[int] = ...) -> None: ...
 
 class SwapReport(_message.Message):
     __slots__ = ("version", "kind", "paused_s", "moved_bytes", "read_back")
@@ -814,7 +820,7 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., audit_verdict: _Optional[_Union[AuditVerdict, _Mapping]] = ...) -> None: ...
 
 class AuditVerdict(_message.Message):
-    __slots__ = ("state", "reason", "rollout_id", "token_at", "margin_nats", "bound_nats", "sampler", "rollouts", "left_out")
+    __slots__ = ("state", "reason", "rollout_id", "token_at", "margin_nats", "bound_nats", "sampler", "rollouts", "left_out", "peer_id")
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -824,6 +830,7 @@ class AuditVerdict(_message.Message):
     SAMPLER_FIELD_NUMBER: _ClassVar[int]
     ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     rollout_id: int
@@ -833,7 +840,8 @@ class AuditVerdict(_message.Message):
     sampler: str
     rollouts: int
     left_out: int
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., rollout_id: _Optional[int] = ..., token_at: _Optional[int] = ..., margin_nats: _Optional[float] = ..., bound_nats: _Optional[float] = ..., sampler: _Optional[str] = ..., rollouts: _Optional[int] = ..., left_out: _Optional[int] = ...) -> None: ...
+    peer_id: str
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., rollout_id: _Optional[int] = ..., token_at: _Optional[int] = ..., margin_nats: _Optional[float] = ..., bound_nats: _Optional[float] = ..., sampler: _Optional[str] = ..., rollouts: _Optional[int] = ..., left_out: _Optional[int] = ..., peer_id: _Optional[str] = ...) -> None: ...
 
 class LearnerHello(_message.Message):
     __slots__ = ("protocol", "software", "learner_public_key")
@@ -1186,6 +1194,66 @@ class StatusReply(_message.Message):
 class Empty(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CellReport(_message.Message):
+    __slots__ = ("leases", "over", "convicted", "rollouts_max", "wait_s")
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    CONVICTED_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[Lease]
+    over: _containers.RepeatedCompositeFieldContainer[SlotOver]
+    convicted: _containers.RepeatedCompositeFieldContainer[ConvictedMember]
+    rollouts_max: int
+    wait_s: float
+    def __init__(self, leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., over: _Optional[_Iterable[_Union[SlotOver, _Mapping]]] = ..., convicted: _Optional[_Iterable[_Union[ConvictedMember, _Mapping]]] = ..., rollouts_max: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class SlotOver(_message.Message):
+    __slots__ = ("lease_id", "sample_index", "reason", "whole_lease")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    sample_index: int
+    reason: str
+    whole_lease: bool
+    def __init__(self, lease_id: _Optional[int] = ..., sample_index: _Optional[int] = ..., reason: _Optional[str] = ..., whole_lease: _Optional[bool] = ...) -> None: ...
+
+class ConvictedMember(_message.Message):
+    __slots__ = ("peer_id", "reason")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    reason: str
+    def __init__(self, peer_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CellAnswer(_message.Message):
+    __slots__ = ("workers", "slots", "slots_wanted", "has_version", "version", "epoch", "leases", "rollouts", "tokens_generated", "tokens_per_second", "slots_lent")
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    HAS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_GENERATED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_LENT_FIELD_NUMBER: _ClassVar[int]
+    workers: int
+    slots: int
+    slots_wanted: int
+    has_version: bool
+    version: int
+    epoch: int
+    leases: _containers.RepeatedScalarFieldContainer[int]
+    rollouts: _containers.RepeatedCompositeFieldContainer[Rollout]
+    tokens_generated: int
+    tokens_per_second: float
+    slots_lent: int
+    def __init__(self, workers: _Optional[int] = ..., slots: _Optional[int] = ..., slots_wanted: _Optional[int] = ..., has_version: _Optional[bool] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., leases: _Optional[_Iterable[int]] = ..., rollouts: _Optional[_Iterable[_Union[Rollout, _Mapping]]] = ..., tokens_generated: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., slots_lent: _Optional[int] = ...) -> None: ...
 
 class LinkHello(_message.Message):
     __slots__ = ("protocol", "run_id", "software", "certificate_der")

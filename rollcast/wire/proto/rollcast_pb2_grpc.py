@@ -99,6 +99,11 @@ class CoordinatorStub:
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerStatus.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.Cell = channel.unary_unary(
+                '/rollcast.v1.Coordinator/Cell',
+                request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CellReport.SerializeToString,
+                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CellAnswer.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -183,6 +188,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cell(self, request, context):
+        """of a cell's uplink, which has the learner's place there
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -250,6 +262,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ReportStatus,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerStatus.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StatusReply.SerializeToString,
+            ),
+            'Cell': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cell,
+                    request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CellReport.FromString,
+                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CellAnswer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -603,6 +620,33 @@ class Coordinator:
             '/rollcast.v1.Coordinator/ReportStatus',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerStatus.SerializeToString,
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cell(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollcast.v1.Coordinator/Cell',
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CellReport.SerializeToString,
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CellAnswer.FromString,
             options,
             channel_credentials,
             insecure,

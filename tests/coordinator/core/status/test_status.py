@@ -187,6 +187,7 @@ def test_the_status_of_a_short_run() -> None:
         "hardware": "cpu",
         "region": "",
         "concurrent_rollouts": 2,
+        "cell_workers": None,
         "parents": ("origin",),
         "quarantined": False,
         "standby": False,

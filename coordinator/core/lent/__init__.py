@@ -1,0 +1,1 @@
+"""The slots that a head lends to a cell. Pure."""
