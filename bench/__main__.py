@@ -50,6 +50,7 @@ BENCHES = {
         "crash": "Kill the coordinator under load; report lost acknowledged rollouts and the time to recover.",
         "failover": "Kill the leading one of two coordinators under load; report losses and the time to take over.",
         "gateways": "Kill the coordinator and its gateways under load; report lost rollouts and sessions reopened.",
+        "cells": "Run the main job with its workers in cells, one of them killed; compare with one coordinator.",
         "turns": "Kill the coordinator during episodes of several turns; report lost acknowledged turns.",
         "powerloss": "Cut the power of a disk under the ledger; check that every acknowledged change survives.",
         "mutants": "Plant bugs into the real code; report how many the simulator finds, and within how many seeds.",

@@ -13,6 +13,7 @@ _TITLES: dict[Role, str] = {
     "coordinator": "Coordinator",
     "gateway": "Gateway",
     "scorer": "Scorer",
+    "cell": "Uplink of a cell",
     "learner": "Learner",
     "peer": "Peer and origin",
 }

@@ -28,7 +28,8 @@ MAY_IMPORT: Mapping[str, Set[str]] = {
     "learner": {*_SHARED, "rollcast.policy"},
     "peer": {*_SHARED, "rollcast.web", "rollcast.policy"},
     "rollcast.sim": _ROLES,
-    "rollcast.cli": {*_ROLES, "rollcast.web", "rollcast.sim"},
+    "rollcast.cell": {*_SHARED, "learner", "peer"},
+    "rollcast.cli": {*_ROLES, "rollcast.web", "rollcast.sim", "rollcast.cell"},
 }
 
 #: Roles that run without jax.
