@@ -20,7 +20,8 @@ import zstandard
 
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.decisions.state import Restored
-from coordinator.core.events.actions import Action, CommitTogether, StoreEpisode, StoreRollout, StoreTurn
+from coordinator.core.events.actions import Action, CommitTogether, ServeBatch, StoreEpisode, StoreRollout, StoreTurn
+from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.events import Event, RolloutReceived
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.rollouts import Rollout
@@ -81,7 +82,17 @@ def _decided(action: Action) -> Any:
         return StoreRollout(action.rollout_id, action.peer_id, _bare(action.rollout))
     if isinstance(action, StoreTurn | StoreEpisode):
         return replace(action, rollout=_bare(action.rollout))
+    if isinstance(action, ServeBatch):
+        return replace(action, unseen=tuple(map(_named, action.unseen)))
     return action
+
+
+def _named(unseen: Unseen) -> Unseen:
+    """Return a rollout of an evaluation without its contents: the record does not have its encoded form."""
+    if unseen.evaluated is None:
+        return unseen
+    prompt, seed, rollout = unseen.evaluated
+    return replace(unseen, evaluated=(prompt, seed, _bare(rollout)))
 
 
 def _bare(rollout: Rollout) -> Rollout:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.events.actions import Action, StoreRollout
+from coordinator.core.events.actions import Action, ServeBatch, StoreRollout
+from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.events import RolloutReceived, StepFinished
 from coordinator.core.flight_format import (
     FORMAT,
@@ -18,7 +21,7 @@ from coordinator.core.flight_format import (
     pack,
     whole,
 )
-from rollcast.wire.ids import RolloutId, Step
+from rollcast.wire.ids import PeerId, RolloutId, Step, Version
 from tests.coordinator import core_world as build
 
 
@@ -96,6 +99,19 @@ def test_the_checksum_distinguishes_kinds() -> None:
     world = build.World()
     actions = world.handle(build.joined("a"))
     assert checksum(actions) == checksum(list(actions)) != checksum(actions[1:])
+
+
+def test_the_checksum_leaves_out_the_encoded_form_of_evaluations() -> None:
+    """The record keeps the rollouts of evaluations, which are in no ledger, without the bytes that were received."""
+    received = replace(build.rollout(_lease(), 0), body=b"as it was received")
+    read = event_entry(1.0, build.received("a", 1, received), []).event
+    assert isinstance(read, RolloutReceived)
+    assert read.rollout.body == b""
+    served = [
+        [ServeBatch(Step(0), replayed=False, unseen=(Unseen(RolloutId(7), PeerId("a"), Version(0), ((2, 5), 9, one)),))]
+        for one in (received, read.rollout)
+    ]
+    assert checksum(served[0]) == checksum(served[1]) != checksum([ServeBatch(Step(0), replayed=False)])
 
 
 def _lease() -> object:
