@@ -245,4 +245,5 @@ def _about_act(call: Call) -> tuple[str, str]:
 
 def _about(call: Call) -> tuple[str, str]:
     asked: NewInvite = call.body
-    return asked.note, f"{asked.role}, for {asked.quota}, {asked.lifetime_s:g} s"
+    machines = "1 machine" if asked.quota == 1 else f"{asked.quota} machines"
+    return asked.note, f"{asked.role}, {machines}, {asked.lifetime_s / DAY_S:.3g} days"

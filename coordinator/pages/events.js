@@ -121,10 +121,10 @@ function Audit() {
     { id: "who", title: "Who", width: 130, value: (one) => one.who, cell: (one) => html`<b>${one.who}</b> <span class="muted">${one.access}</span>` },
     { id: "act", title: "Act", width: 140, value: (one) => one.act, cell: (one) => words(one.act) },
     { id: "subject", title: "On", width: 150, grow: 1, value: (one) => one.subject, cell: (one) => html`<span title=${one.subject}>${one.subject}</span>` },
-    { id: "detail", title: "Detail", width: 160, grow: 3, rank: 1, value: (one) => one.detail, cell: (one) => html`<span class="muted" title=${one.detail}>${one.detail}</span>` },
-    { id: "outcome", title: "Outcome", width: 170, grow: 1, value: (one) => one.outcome, cell: (one) => html`<span class=${one.outcome.startsWith("done") || /^\d+ done/.test(one.outcome) ? "" : "bad"} title=${one.outcome}>${one.outcome}</span>` },
+    { id: "detail", title: "Detail", width: 160, grow: 3, rank: 1, value: (one) => one.detail, cell: (one) => html`<span class="muted two-lines" title=${one.detail}>${one.detail}</span>` },
+    { id: "outcome", title: "Outcome", width: 220, grow: 2, value: (one) => one.outcome, cell: (one) => html`<span class=${one.outcome.startsWith("done") || /^\d+ done/.test(one.outcome) ? "two-lines" : "bad two-lines"} title=${one.outcome}>${one.outcome}</span>` },
   ], []);
-  const auditCard = (one) => html`<div class="worker-card"><div class="line"><b>${words(one.act)}</b><span class="muted">${clock(one.at_unix_s)}</span></div><div class="line"><span class="cut">${one.subject}</span><span>${one.who}</span></div><div class="line muted"><span class="cut">${one.outcome}</span></div></div>`;
+  const auditCard = (one) => html`<div class="worker-card"><div class="line"><b>${words(one.act)}</b><span class="muted">${clock(one.at_unix_s)}</span></div><div class="line"><span class="cut">${one.subject}</span><span>${one.who}</span></div><div class="line muted"><span class="two-lines">${one.outcome}</span></div></div>`;
   return html`<div class="fleet"><div class="fleet-main card flush">
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
     <${VirtualTable} label="Audit log" columns=${columns} rows=${rows} keyOf=${keyOf} sort=${sort} onSort=${setSort} card=${auditCard} cardHeight=${88}

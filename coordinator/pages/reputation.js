@@ -13,11 +13,11 @@ export function ReputationCard({ card, title }) {
   const off = card.off ? html`<span class="bad">${plural(card.off, "token")}</span> in ${plural(card.left_out, "rollout")}; worst ${nats(card.worst_nats)}, token ${card.worst_at} of rollout ${card.worst_rollout}` : "none";
   const facts = [
     ["Audited", `${plural(card.tokens, "token")} in ${plural(card.rollouts, "rollout")}`],
-    ["Off", off],
-    ["Floor", card.tokens ? `an honest one is off by ${nats(card.floor_nats)} at most${card.sampler ? `, with ${card.sampler}` : ""}` : "nothing judged yet"],
-    ["Trained before", plural(card.trained, "rollout")],
-    ["Act", card.act],
-    card.undo && ["Undo", html`<code>${card.undo.split(";")[0]}</code> <${CopyButton} text=${card.undo.split(";")[0]} aria-label="Copy the command">${null}<//>${card.undo.split(";").slice(1).join(";")}`],
+    ["Beyond the bound", off],
+    ["Bound", card.tokens ? `${nats(card.floor_nats)}, the most that an honest ${card.sampler || "engine"} deviates` : "no rollout audited yet"],
+    ["Trained on", `${count(card.trained)} of these rollouts`],
+    ["Coordinator", card.act],
+    card.undo && ["To undo", html`<code>${card.undo.split(";")[0]}</code> <${CopyButton} text=${card.undo.split(";")[0]} aria-label="Copy the command">${null}<//>${card.undo.split(";").slice(1).join(";")}`],
   ].filter(Boolean);
   return html`<section class="reputation" aria-label=${title}><h3>${title} <${Badge} dot tone=${TONES[card.state]}>${words(card.state)}<//></h3>
     ${card.because && html`<p class="muted">${card.because}</p>`}

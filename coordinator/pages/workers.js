@@ -33,7 +33,7 @@ const columnsFor = (stalenessLimit) => [
   { id: "state", title: "State and reason", width: 294, grow: 3, value: (one) => `${stateOf(one)} ${one.reason}`,
     cell: (one) => html`<span class="worker-why" title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted two-lines">${one.reason}</span></span>` },
   { id: "region", sparse: true, title: "Region", width: 86, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
-  { id: "hardware", sparse: true, title: "Hardware", width: 112, grow: 0.5, rank: 7, value: (one) => one.hardware, cell: (one) => html`<span class="two-lines" title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
+  { id: "hardware", sparse: true, title: "Hardware", width: 124, grow: 1, rank: 7, value: (one) => one.hardware, cell: (one) => html`<span class="two-lines" title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
   { id: "reached", sparse: true, title: "Reached", hint: "How other peers reach it", width: 118, grow: 0.3, rank: 4, value: (one) => reachedBy(one), cell: reached },
   { id: "link", sparse: true, title: "Upload", hint: "Measured upload", width: 88, end: true, down: true, rank: 6, value: (one) => number(one.upload_bytes_per_s), cell: (one) => rate(one.upload_bytes_per_s) },
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 80, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },

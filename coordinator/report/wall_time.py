@@ -152,7 +152,7 @@ def _split(wait_s: float, causes: Iterable[tuple[str, str, float]]) -> Iterable[
     seen_s = sum(seconds for _, _, seconds in known)
     scale = min(1.0, wait_s / seen_s) if seen_s > 0.0 else 0.0
     shared = [(f"waiting: {stage}", scale * seconds, whom) for stage, whom, seconds in known]
-    return [*shared, ("waiting: the call itself", wait_s - scale * seen_s, "")]
+    return [*shared, ("waiting: calls to the coordinator", wait_s - scale * seen_s, "")]
 
 
 def _shares(wall_s: float, steps: int, sums: Mapping[str, _Sum]) -> Account:

@@ -44,6 +44,10 @@ _NUMBERS = {
     "version": ("versions", "version"),
     "step": ("batches", "step"),
 }
+# Kind -> why the ledger may lack one, where that is not the usual reason.
+_ABSENT = {
+    "lease": "leases of evaluations, such as a run's first ones, are not stored; others are compacted after a while"
+}
 _LEASE = re.compile(r"[1-9][0-9]{0,8}\.[0-9]{1,10}")
 _PEER_ID = re.compile(r"\b12D3KooW\w{1,64}")
 _NUMBERED_LEASE = re.compile(r"\blease (\d{10,19})\b")
@@ -83,21 +87,22 @@ def story_of(folder: RunFolder, words: str) -> Story:
         if story is None:
             raise ConfigError(
                 f"this run's ledger has no {kind} {subject}",
-                cause="it never existed, was compacted, or belonged to an evaluation, whose leases are not stored",
-                fix=f"name one that the run has{_newest(connection, kind)}; the dashboard's Events page lists them",
+                cause=_ABSENT.get(kind, "it never existed, or its records were compacted"),
+                fix=f"name one that the run has{_range(connection, kind)}; the dashboard's Events page lists them",
             )
         return _in_words(story, peer_names(connection))
 
 
-def _newest(connection: RunReader, kind: str) -> str:
-    """Return a hint at the newest subject of a kind; empty if the ledger has none, or the kind has no numbers."""
+def _range(connection: RunReader, kind: str) -> str:
+    """Return the oldest and newest subject of a kind; empty if the ledger has none, or the kind has no numbers."""
     if kind not in _NUMBERS:
         return ""
     table, column = _NUMBERS[kind]
-    (newest,) = connection.execute(f"SELECT max({column}) FROM {table}").fetchone()
+    oldest, newest = connection.execute(f"SELECT min({column}), max({column}) FROM {table}").fetchone()
     if newest is None:
         return ""
-    return f" (the newest is {kind} {lease_name(newest) if kind == 'lease' else newest})"
+    name: Callable[[int], str] = lease_name if kind == "lease" else str
+    return f" ({kind} {name(oldest)} to {name(newest)})"
 
 
 def lease_name(lease_id: int) -> str:

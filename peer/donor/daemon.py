@@ -209,7 +209,7 @@ class Donor:
 
     def _finish(self, until: datetime | None) -> None:
         self._finishing = True
-        reason = "requested by its owner" if until is None else f"requested by its owner, back {until:%a %H:%M}"
+        reason = "its owner asked it to finish" + ("" if until is None else f", back {until:%a %H:%M}")
         self._host.finish(FinishRequested(reason, ends=until is None))
 
     def _apply(self, allowed: Allowed) -> None:

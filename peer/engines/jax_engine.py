@@ -109,7 +109,9 @@ class JaxEngine:
     @property
     def hardware(self) -> str:
         """The release of jax, and the number and kind of the devices that it computes on."""
-        return f"jax {jax.__version__}, {self.devices} x {jax.devices()[0].device_kind} ({jax.default_backend()})"
+        kind, backend = jax.devices()[0].device_kind, jax.default_backend()
+        device = "CPU" if kind == "cpu" else f"{kind} ({backend})"
+        return f"jax {jax.__version__}, {device if self.devices == 1 else f'{self.devices} x {device}'}"
 
     @property
     def sampler(self) -> str:

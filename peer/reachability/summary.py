@@ -67,4 +67,5 @@ class ReachabilitySummary:
         if not self.verdict.asked:
             return f"not checked: {self.verdict.problem}"
         why = f": {self.verdict.problem}" if self.verdict.problem else ""
-        return f"{self.verdict.reached} of {self.verdict.asked} got through to {self.verdict.address}{why}"
+        tried = f"{self.verdict.reached} of {self.verdict.asked} peers that tried"
+        return f"{tried} could connect to {self.verdict.address}{why}"

@@ -174,9 +174,12 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
     if json_output:
         print(json.dumps(asdict(found) | {"utilisation": found.utilisation}, indent=2))
         return 0
+    console = Console()
+    if since and not found.shares:
+        console.print(f"The run recorded nothing in the last {since}. Leave out --since to see the whole run.")
+        return 0
     with reading(folder) as connection:
         names = peer_names(connection)
-    console = Console()
     console.print(f"{found.wall_s:.1f} s of the learner's wall time, {found.steps} steps", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header, justify in (("cause", "left"), ("seconds", "right"), ("share", "right"), ("longest for", "left")):

@@ -13,12 +13,20 @@ from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.runtime.install import check_packages
 from rollcast.runtime.version import software_version
 
+
+class _Variables(Env):
+    """Name options in the environment with underscores alone: a shell cannot export ROLLCAST_PLAN-MEMORY_JSON."""
+
+    def _prefix(self, commands: tuple[str, ...]) -> str:
+        return str(super()._prefix(commands)).replace("-", "_")
+
+
 app = App(
     name="rollcast",
-    help="Train language models with reinforcement learning on machines that are far apart and not yours.",
+    help="Train language models with reinforcement learning on GPUs you don't own.",
     version=lambda: f"rollcast {software_version()}",
     help_format="plaintext",  # another one costs 30 ms of imports
-    config=Env("ROLLCAST_"),
+    config=_Variables("ROLLCAST_"),
     help_epilogue="Every option can also be set by an environment variable: ROLLCAST_UP_DRY_RUN sets `up --dry-run`.",
 )
 app.command(
@@ -55,7 +63,7 @@ app.command(
 app.command(
     "rollcast.cli.start.init:init",
     name="init",
-    help="Write a commented configuration to begin with into this folder.",
+    help="List starting points, or write the commented configuration of one into this folder.",
 )
 app.command(
     "rollcast.cli.run.export:export",

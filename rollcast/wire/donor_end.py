@@ -32,7 +32,7 @@ def remove_end(state_folder: Path) -> None:
 
 
 def last_end(state_folder: Path) -> str:
-    """Return how the last process ended: "it ended at 2026-11-23 20:45: requested by its owner"; empty if unknown."""
+    """Return how the last process ended: "it ended at 2026-11-23 20:45: out of memory"; empty if unknown."""
     try:
         with (state_folder / FILE).open("rb") as file:
             values = json.loads(file.read(_BYTES_MAX))

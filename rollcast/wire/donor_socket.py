@@ -62,7 +62,7 @@ def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEAD
             raise DaemonAway(
                 f"no peer runs from {state_folder}",
                 cause=last_end(state_folder) or error.strerror or str(error),
-                fix="Start it with `rollcast peer join` or `rollcast peer run`, or name its folder with --state.",
+                fix="Start it with `rollcast peer join INVITE` or `peer run CONFIG`, or name its folder with --state.",
             ) from None
     return parse(reply)
 

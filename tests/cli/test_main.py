@@ -106,6 +106,30 @@ def test_options_from_the_environment() -> None:
     assert json.loads(result.stdout)["role"] == "peer"
 
 
+def test_options_of_commands_with_a_dash_from_the_environment() -> None:
+    """A shell can export no variable with a dash in its name."""
+    result = rollcast("capacity", "what-if", "--help", COLUMNS="200")
+    assert "ROLLCAST_CAPACITY_WHAT_IF_FROM_RUN" in result.stdout
+    result = rollcast("plan-memory", str(CONFIGS / "qwen3-4b-math.toml"), ROLLCAST_PLAN_MEMORY_JSON="true")
+    assert json.loads(result.stdout)
+
+
+SLOW = {"jax", "scipy", "matplotlib", "coordinator.core", "rollcast.sim", "learner.training"}
+
+
+@pytest.mark.parametrize("command", ["simulate", "study scale", "backup", "restore", "migrate", "audit", "up"])
+def test_help_of_a_command_imports_nothing_slow(command: str) -> None:
+    code = (
+        "import sys\nfrom rollcast.cli.main import app\n"
+        f"try:\n    app([*{command.split()!r}, '--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    imported = set(re.findall(r"'([\w.]+)'", result.stderr))
+    found = {slow for slow in SLOW if any(one == slow or one.startswith(f"{slow}.") for one in imported)}
+    assert found <= ({"coordinator.core"} if command == "up" else set())  # its configuration has the coordinator's
+
+
 def test_an_invite_is_never_shown() -> None:
     result = rollcast("peer", "run", str(CONFIGS / "peer.toml"), "--dry-run", "--set", "invite=rollcast1-abcdef")
     assert json.loads(result.stdout)["invite"] == "**********"

@@ -387,7 +387,7 @@ async def test_an_owner_lets_a_peer_finish_its_work(tmp_path: Path) -> None:
         process.engine.released.set()
         assert await process.status() == 0
         assert len(coordinator.uploaded) == 4
-        assert (await session.expect("goodbye")).reason == "requested by its owner"
+        assert (await session.expect("goodbye")).reason == "its owner asked it to finish"
 
 
 async def test_a_peer_has_time_to_finish_after_sigterm(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from rollcast.wire.donor_socket import request
 
 def test_the_owner_is_told_how_the_process_ended(tmp_path: Path) -> None:
     assert last_end(tmp_path) == ""
-    write_end(tmp_path, "requested by its owner\x1b[2J", unix_s=1.8e9)
+    write_end(tmp_path, "its owner asked it to finish\x1b[2J", unix_s=1.8e9)
     said = last_end(tmp_path)
     assert said.startswith("it ended at 2027-01-")
-    assert said.endswith(": requested by its owner [2J")
+    assert said.endswith(": its owner asked it to finish [2J")
     with pytest.raises(DaemonAway, match="it ended at") as caught:
         request(tmp_path, {"do": "status"})
     assert "rollcast peer join" in str(caught.value)

@@ -84,7 +84,8 @@ def requested(state: CoreState, event: EvaluationRequested, now: float) -> list[
     refused = _why_refused(state, evaluation)
     if refused:
         return _give_up(state, evaluation, refused, now)
-    detail = f"{key.samples} samples of each of {len(event.problems)} problems of {key.set_name}"
+    samples = "1 sample" if key.samples == 1 else f"{key.samples} samples"
+    detail = f"{samples} of each of the {len(event.problems)} problems of {key.set_name}"
     return [Note("evaluation_begun", _name(key), detail), *_reconsider(state, now)]
 
 

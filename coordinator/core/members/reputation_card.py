@@ -55,16 +55,17 @@ class Card:
     def facts(self) -> dict[str, Any]:
         """Return the card in words, for people."""
         off = f"{self.off:,} of {self.tokens:,} tokens in {self.rollouts:,} rollouts"
-        worst = f"{self.worst_nats:.3g} nats off, token {self.worst_at} of rollout {self.worst_rollout}"
+        worst = f"{self.worst_nats:.3g} nats beyond it, token {self.worst_at} of rollout {self.worst_rollout}"
+        bound = f"{self.floor_nats:.3g} nats, the most that an honest {self.sampler or 'engine'} deviates"
         found = {
             "reputation": f"{self.state}: {self.because}" if self.because else self.state,
             "audited": f"{self.tokens:,} tokens in {self.rollouts:,} rollouts",
-            "off": off if self.off else "none",
-            "floor": f"{self.floor_nats:.3g} nats ({self.sampler})" if self.tokens else "nothing judged yet",
-            "worst": worst if self.off else "",
-            "trained": f"{self.trained:,} rollouts, {self.left_out:,} left out",
-            "act": self.act,
-            "undo": self.undo,
+            "tokens beyond the bound": off if self.off else "none",
+            "bound": bound if self.tokens else "",
+            "worst token": worst if self.off else "",
+            "trained on": f"{self.trained:,} of the audited rollouts, {self.left_out:,} left out",
+            "what the coordinator does": self.act,
+            "to undo": self.undo,
         }
         return {name: text for name, text in found.items() if text}
 
@@ -82,7 +83,7 @@ def card_of_peer(
     found = AuditRecord() if record is None else record
     state = _state_of(found)
     because = found.convicted
-    act = f"judges what it trains on, and {share_audited:.0%} of the rest"
+    act = f"audits all its rollouts that are trained on, and {share_audited:.0%} of the others"
     undo = ""
     if banned or quarantined:
         state, because = ("banned", banned) if banned else ("quarantined", quarantined)
@@ -126,9 +127,9 @@ def card_of_invite(record: AuditRecord | None, invite_id: str, *, on_probation: 
         undo = f"rollcast invite enable {invite_id}"
         return _card("invite", invite_id, "", "quarantined", found.convicted, found, act, undo)
     state = _state_of(found)
-    share = "a tenth of a batch at once" if on_probation else "no further limit"
+    act = "limits its peers together to a tenth of a batch at once" if on_probation else "sets no further limit"
     because = f"{found.rollouts} of the first {PROBATION_ROLLOUTS} rollouts judged" if state == "probation" else ""
-    return _card("invite", invite_id, "", state, because, found, f"its peers may hold together: {share}", "")
+    return _card("invite", invite_id, "", state, because, found, act, "")
 
 
 def _card(

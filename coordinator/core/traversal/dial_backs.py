@@ -244,7 +244,7 @@ class DialBacks(ReachComponent):
         reach, member = self._state.reach.of(check.peer_id), self._state.members.get(check.peer_id)
         before, checked_before = reach.dialable, reach.checked
         why = f": {problem}" if problem else ""
-        checked = f"{reached} of {asked} got through to {check.address}{why}"
+        checked = f"{reached} of {asked} peers that tried could connect to {check.address}{why}"
         # Without the origin no peer receives anything, so peers that might reach it keep trying.
         in_plans = None if member is not None and member.role == "origin" and not dialable else dialable
         self._state.reach.found(check.peer_id, dialable=in_plans, address=check.address, checked=checked)

@@ -18,7 +18,8 @@ def screen(report: dict[str, Any]) -> str:
 
 def _head(report: dict[str, Any]) -> list[str]:
     reason = f" - {report['reason']}" if report["reason"] else ""
-    until = f" (until {report['until'].replace('T', ' ')})" if report["until"] else ""
+    has_until = " until " in report["reason"]
+    until = f" (until {report['until'].replace('T', ' ')})" if report["until"] and not has_until else ""
     session = "connected to" if report["connected"] else "not connected to"
     return [
         f"{'ready' if report['state'] == 'idle' else report['state']}{reason}{until}",
@@ -85,8 +86,9 @@ def _work(report: dict[str, Any]) -> list[str]:
 def _swap(swap: dict[str, Any] | None) -> list[str]:
     if swap is None:
         return []
-    proof = "read back and hashed" if swap["read_back"] else "hashed before it was loaded"
-    return [f"weights   {swap['kind']} of {_size(swap['moved_bytes'])}, paused {swap['paused_s']:.2f} s, {proof}"]
+    proof = "verified on the device" if swap["read_back"] else "verified before loading"
+    paused = f"generation paused for {swap['paused_s']:.2f} s"
+    return [f"weights   {swap['kind']} of {_size(swap['moved_bytes'])} loaded, {paused}, {proof}"]
 
 
 def _verdicts(counts: dict[str, int]) -> str:

@@ -7,15 +7,15 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from coordinator.recovery import backup as backups
-from coordinator.recovery import migration
 from rollcast.cli.options import Json
-from rollcast.cli.run.run_tools import run_config
 from rollcast.runtime.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from coordinator.recovery.backup import BackedUp, Progress
 
 _REPORT_EVERY_S = 0.5
 
@@ -42,8 +42,10 @@ def backup(
     json_output
         Print one JSON object.
     """
+    from coordinator.recovery.backup import back_up
+
     progress = _progress(json_output)
-    made = backups.back_up(RunFolder(run_folder), target, with_secrets=not without_secrets, progress=progress)
+    made = back_up(RunFolder(run_folder), target, with_secrets=not without_secrets, progress=progress)
     _show(made, target, "backed up to", json_output)
     return 0
 
@@ -73,7 +75,10 @@ def restore(
     json_output
         Print one JSON object.
     """
-    made, epoch = backups.restore(backup_folder, RunFolder(run_folder), nothing_lost=nothing_lost)
+    from coordinator.recovery.backup import restore as restore_backup
+    from rollcast.cli.run.run_tools import run_config
+
+    made, epoch = restore_backup(backup_folder, RunFolder(run_folder), nothing_lost=nothing_lost)
     _show(made, run_folder, "restored to", json_output)
     steps = run_config(run_folder).run.steps
     if epoch is not None and epoch.step_from >= steps:
@@ -118,6 +123,8 @@ def migrate(
     json_output
         Print one JSON object.
     """
+    from coordinator.recovery import migration
+
     run, progress = RunFolder(run_folder), _progress(json_output)
     if target == "sqlite":
         moved = migration.to_sqlite(run, key_file, progress)
@@ -133,7 +140,7 @@ def migrate(
     return 0
 
 
-def _progress(is_silent: bool) -> backups.Progress:
+def _progress(is_silent: bool) -> Progress:
     """Return a function that prints how much of a store is copied, at most twice a second."""
     shown_at_s = time.monotonic()
 
@@ -147,7 +154,7 @@ def _progress(is_silent: bool) -> backups.Progress:
     return progress
 
 
-def _show(made: backups.BackedUp, folder: Path, what: str, json_output: bool) -> None:
+def _show(made: BackedUp, folder: Path, what: str, json_output: bool) -> None:
     if json_output:
         print(json.dumps({**asdict(made), "folder": str(folder)}))
     else:

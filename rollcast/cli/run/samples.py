@@ -142,6 +142,8 @@ def _export(to: Export, samples: Sequence[Sample], folder: RunFolder, config: Co
 def _summary(every: Sequence[Sample], matching: Sequence[Sample], limit: int, *, wrong: bool) -> str:
     """Return what was found in an evaluation: also that nothing was, which an empty screen would not say."""
     of = f"{_plural(len(every), 'completion')} of the set {every[0].set!r} at version {every[0].version}"
+    if wrong and not matching:
+        return f"All of the {of} are entirely correct."
     found = f"{len(matching)} of {of} {'is' if len(matching) == 1 else 'are'} not entirely correct" if wrong else of
     return f"{found}, {limit} shown: raise --limit." if len(matching) > limit else f"{found}."
 

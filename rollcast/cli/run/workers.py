@@ -143,7 +143,7 @@ def pin(
 
 @app.command
 def reputation(name: str = "", /, *, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
-    """Show what audits found about a peer and its invite; without a name, about all that are not in good order.
+    """Show what audits found about a peer and its invite; without a name, about all whose reputation is not good.
 
     Parameters
     ----------
@@ -161,16 +161,16 @@ def card_lines(answer: Mapping[str, Any]) -> list[str]:
     """Return each card of peers and invites in a few lines."""
     lines: list[str] = []
     for card in [*answer["peers"], *answer["invites"]]:
-        off = f", off by {card['worst_nats']:.3g} nats at most" if card["off"] else ""
+        worst = f", the worst by {card['worst_nats']:.3g} nats" if card["off"] else ""
         because = card["because"] and f", {card['because']}"
-        floor = f", honest up to {card['floor_nats']:.3g} ({card['sampler']})" if card["tokens"] else ""
+        bound = f" (bound: {card['floor_nats']:.3g} nats with {card['sampler']})" if card["tokens"] else ""
         lines += [
             f"{card['kind']} {card['name'] or card['id']}: {card['state']}{because}",
-            f"  audited  {card['tokens']:,} tokens in {card['rollouts']:,} rollouts",
-            f"  off      {card['off']:,} tokens in {card['left_out']:,} rollouts{off}{floor}",
-            f"  trained  {card['trained']:,} rollouts",
-            f"  act      {card['act']}",
-            *([f"  undo     {card['undo']}"] if card["undo"] else []),
+            f"  audited           {card['tokens']:,} tokens in {card['rollouts']:,} rollouts",
+            f"  beyond the bound  {card['off']:,} tokens in {card['left_out']:,} rollouts{worst}{bound}",
+            f"  trained on        {card['trained']:,} of these rollouts",
+            f"  coordinator       {card['act']}",
+            *([f"  to undo           {card['undo']}"] if card["undo"] else []),
         ]
     return lines or ["Nothing is wrong with any peer, and no invite was judged yet."]
 

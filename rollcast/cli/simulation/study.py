@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 from rich.console import Console
@@ -14,7 +15,9 @@ from rich.table import Table
 from rollcast.cli.options import Json
 from rollcast.runtime import charts
 from rollcast.runtime.errors import ConfigError
-from rollcast.sim.scale import PREEMPTIONS_PER_HOUR, ScalePoint, simulate_scale
+
+if TYPE_CHECKING:
+    from rollcast.sim.scale import ScalePoint
 
 EXIT_VIOLATED = 1
 
@@ -32,7 +35,7 @@ def scale(
     plot: Path | None = None,
     json_output: Json = False,
 ) -> int:
-    """Simulate fleets of several sizes and rates of churn, and show where a coordinator or a run bends.
+    """Simulate fleets of several sizes and rates of churn, and show where the learner or the coordinator falls behind.
 
     The cores are the real ones on virtual time. Each fleet is a quarter larger than its learner needs. The exit status
     is 1 if an invariant was violated.
@@ -40,13 +43,13 @@ def scale(
     Parameters
     ----------
     peers
-        Sizes of the fleets, with commas between.
+        Numbers of peers, separated by commas.
     churn
-        Preemptions of each peer, in multiples of 0.1 an hour, with commas between.
+        Preemptions of each peer in multiples of 0.1 per hour, separated by commas.
     minutes
-        Virtual minutes that are measured.
+        Virtual minutes to measure.
     warm_up_minutes
-        Virtual minutes before them.
+        Virtual minutes of warm-up before the measurement.
     seed
         Seed of all random choices.
     plot
@@ -59,6 +62,8 @@ def scale(
         raise ConfigError("--peers, --minutes and --warm-up-minutes must be above 0", fix="give peers and time")
     if plot is not None:
         charts.check_path(plot)
+    from rollcast.sim.scale import simulate_scale  # the simulator imports every role
+
     points = []
     for size in sizes:
         for rate in rates:
@@ -99,6 +104,8 @@ _COLUMNS: Mapping[str, Callable[[ScalePoint], str]] = {
 
 
 def _show(points: Sequence[ScalePoint]) -> None:
+    from rollcast.sim.scale import PREEMPTIONS_PER_HOUR
+
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
     Parameters
     ----------
     start
-        Which one: demo, jsonl, own-reward, published, donor-fleet ...
+        Name of the starting point: demo, jsonl, guessing, calculator, telling, verifiers, own-reward, published or
+        donor-fleet.
     into
         Folder for the files; created if it is missing. Existing files are never replaced.
     json_output
@@ -81,7 +83,10 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
         return _list(json_output=json_output)
     found = STARTS.get(start)
     if found is None:
-        raise ConfigError(f"there is no starting point {start!r}", fix=f"choose one of {', '.join(STARTS)}")
+        raise ConfigError(
+            f"there is no starting point {start!r}",
+            fix=f"choose one of {', '.join(STARTS)}; `rollcast init` describes each",
+        )
     sources = files_of(found)
     existing = [path.name for path in sources if (into / path.name).exists()]
     if existing:
@@ -97,7 +102,8 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
         print(json.dumps({"files": [str(into / path.name) for path in sources], "then": found.then}))
         return 0
     print(f"{found.about}: wrote {', '.join(str(into / path.name) for path in sources)}\n\nnext:")
-    print("\n".join(f"    {command}" for command in found.then))
+    change_folder = () if into == Path() else (f"cd {shlex.quote(str(into))}",)
+    print("\n".join(f"    {command}" for command in (*change_folder, *found.then)))
     return 0
 
 

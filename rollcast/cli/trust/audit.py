@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 from rollcast.cli.options import Json
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
 
 
 def audit(run: Path, evidence: Path | None = None, /, *, json_output: Json = False) -> int:
@@ -22,18 +24,19 @@ def audit(run: Path, evidence: Path | None = None, /, *, json_output: Json = Fal
     json_output
         Print one JSON object.
     """
-    from learner.audit.replay import replay
-    from rollcast.runtime.errors import RunFolderError
-    from rollcast.runtime.run_folder import RunFolder
-
     path = evidence or RunFolder(run).evidence
+    if evidence is None and run.is_dir() and not path.exists():
+        print(json.dumps({"records": []}) if json_output else f"No evidence against any peer was recorded in {run}.")
+        return 0
+    from learner.audit.replay import replay  # imports jax
+
     try:
         found = replay(path, run)
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be read",
             cause=error.strerror or "",
-            fix="give the file of evidence, or a learner's run folder: there is no file if nothing was left out",
+            fix="give the learner's run folder, or the file of evidence after it",
         ) from None
     rows = [
         {
@@ -54,5 +57,5 @@ def audit(run: Path, evidence: Path | None = None, /, *, json_output: Json = Fal
             print(
                 f"rollout {row['rollout_id']}  {row['recorded_nats']:.3g} nats  replayed: {replayed}  {row['verdict']}"
             )
-        print(f"{len(rows)} records, the chain is whole")
+        print(f"{len(rows)} records; their chain of hashes is complete")
     return 1 if any(row["verdict"] == "not confirmed" for row in rows) else 0

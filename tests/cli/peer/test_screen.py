@@ -31,7 +31,7 @@ REPORT: dict[str, Any] = {
         "address": "192.0.2.1:7420 /ip4/192.0.2.1/tcp/7421",
         "nat": "mapped",
         "nat_means": "its router forwards the port",
-        "checked": "3 of 4 got through to 192.0.2.1:7420",
+        "checked": "3 of 4 peers that tried could connect to 192.0.2.1:7420",
         "relays": 0,
         "p2p": "running",
     },
@@ -76,7 +76,7 @@ def test_screen_shows_the_state_with_its_reason() -> None:
         "version   generating with 7; newest received 8",
         "receiving 9  [##################      ]  75%",
         "speed     1,234 tokens/s, 1,000,000 tokens since start",
-        "weights   delta of 29.5 MB, paused 0.02 s, read back and hashed",
+        "weights   delta of 29.5 MB loaded, generation paused for 0.02 s, verified on the device",
     ]
     assert "today     40 accepted, 2 stale" in lines
     assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB of 100 GB this month over the internet" in lines
@@ -158,7 +158,7 @@ def test_screen_shows_reachability() -> None:
     assert lines[at : at + 4] == [
         "reached   dialable at 192.0.2.1:7420",
         "          its router forwards the port",
-        "          3 of 4 got through to 192.0.2.1:7420",
+        "          3 of 4 peers that tried could connect to 192.0.2.1:7420",
         "libp2p    running",
     ]
     hidden = {

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from rollcast.cli.simulation.simulate import simulate_fleet
+from rollcast.cli.simulation.simulate import FAULT_NAMES, simulate_fleet
 from rollcast.runtime.errors import ConfigError
+from rollcast.sim.faults import KINDS
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted
 
@@ -43,3 +44,7 @@ def test_invalid_options_are_refused() -> None:
         simulate_fleet(standard_mix=True, peers=4)
     with pytest.raises(ConfigError, match="earthquake"):
         simulate_fleet(peers=4, hours=0.01, faults="earthquake")
+
+
+def test_help_names_every_kind_of_fault() -> None:
+    assert tuple(KINDS) == FAULT_NAMES

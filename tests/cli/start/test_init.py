@@ -43,3 +43,10 @@ def test_an_unknown_name_lists_the_others(tmp_path: Path, capsys: pytest.Capture
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == list(STARTS)
     assert init(json_output=True) == 0
     assert list(json.loads(capsys.readouterr().out)) == list(STARTS)
+
+
+def test_what_comes_next_begins_in_the_folder_of_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    init("jsonl", into=tmp_path / "my run")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3] == f"    cd '{tmp_path}/my run'"
+    assert lines[4] == "    rollcast config validate run.toml"

@@ -35,6 +35,15 @@ def test_each_verdict_is_replayed_with_the_weights_of_the_run(
     assert "a version is not kept" in capsys.readouterr().out
 
 
-def test_a_run_without_evidence_is_named(tmp_path: Path) -> None:
+def test_a_run_without_evidence_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(tmp_path) == 0
+    assert capsys.readouterr().out == f"No evidence against any peer was recorded in {tmp_path}.\n"
+    assert audit(tmp_path, json_output=True) == 0
+    assert json.loads(capsys.readouterr().out) == {"records": []}
+
+
+def test_evidence_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"other\.jsonl"):
+        audit(tmp_path, tmp_path / "other.jsonl")
     with pytest.raises(RunFolderError, match=r"evidence\.jsonl"):
-        audit(tmp_path)
+        audit(tmp_path / "no-such-run")

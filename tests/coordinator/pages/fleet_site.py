@@ -69,11 +69,11 @@ def _reached(number: int) -> dict[str, str]:
             "direct+hole-punched",
             "hole-punchable",
             "full-cone",
-            "0 of 4 got through to 203.0.113.9:7420: no answer",
+            "0 of 4 peers that tried could connect to 203.0.113.9:7420: no answer",
             "",
         ),
     }
-    plain = ("LAN+direct", "dialable", "open", "4 of 4 got through to 203.0.113.8:7420", "running")
+    plain = ("LAN+direct", "dialable", "open", "4 of 4 peers that tried could connect to 203.0.113.8:7420", "running")
     return dict(
         zip(("transport", "reachability", "nat", "dial_check", "p2p"), ways.get(number % 8, plain), strict=True)
     )

@@ -64,7 +64,7 @@ async def test_every_second_has_a_cause(ledger: Path) -> None:
         "away": 10.0,
         "training": 8.0,
         "waiting: generate": 3.2,
-        "waiting: the call itself": 4.0,
+        "waiting: calls to the coordinator": 4.0,
         "waiting: score": 0.8,
         "behaviour log-probabilities": 2.0,
         "publishing": 1.0,

@@ -91,11 +91,11 @@ def test_how_a_member_is_reached_is_in_its_row() -> None:
     assert [rows(found)["a"][name] for name in names] == ["dialable", "unknown", "", "running"]
     reach.joined(peer_id, "192.0.2.1", "192.0.2.1:7")
     reach.reported(ReachabilityTold(peer_id, "port-restricted", "192.0.2.1:9"))
-    reach.found(peer_id, dialable=False, checked="0 of 4 got through to 192.0.2.1:7: no answer")
+    reach.found(peer_id, dialable=False, checked="0 of 4 peers that tried could connect to 192.0.2.1:7: no answer")
     assert [rows(found)["a"][name] for name in names[:3]] == [
         "hole-punchable",
         "port-restricted",
-        "0 of 4 got through to 192.0.2.1:7: no answer",
+        "0 of 4 peers that tried could connect to 192.0.2.1:7: no answer",
     ]
 
 

@@ -119,12 +119,13 @@ def test_the_summary_is_described_in_words() -> None:
     assert summary.describe(told, "192.0.2.1:7")["checked"] == "not dialled back yet"
     summary.verdict = FOUND
     found = summary.describe(told, "192.0.2.1:7")
-    assert (found["reachability"], found["checked"]) == ("dialable", "3 of 4 got through to 192.0.2.1:7")
+    checked = "3 of 4 peers that tried could connect to 192.0.2.1:7"
+    assert (found["reachability"], found["checked"]) == ("dialable", checked)
     summary.verdict = REFUTED
     found = summary.describe(told, "192.0.2.1:7")
     assert (found["reachability"], found["checked"]) == (
         "only outwards",
-        "1 of 4 got through to 192.0.2.1:7: no answer",
+        "1 of 4 peers that tried could connect to 192.0.2.1:7: no answer",
     )
     summary.verdict = pb.DialVerdict(address="192.0.2.1:7", dialable=True, problem="its session comes from elsewhere")
     found = summary.describe(told, "192.0.2.1:7")

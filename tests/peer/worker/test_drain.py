@@ -66,10 +66,10 @@ def test_a_worker_starts_without_a_reason_to_pause() -> None:
 
 
 def test_the_gravest_reason_counts() -> None:
-    halt = Halt(finishing="requested by its owner")
+    halt = Halt(finishing="its owner asked it to finish")
     assert halt.may_generate
     assert not halt.takes_work
-    assert halt.status(unfinished=3, unsent=1) == ("finishing", "requested by its owner; 3 rollouts left")
+    assert halt.status(unfinished=3, unsent=1) == ("finishing", "its owner asked it to finish; 3 rollouts left")
     halt.rest("hot", "resting", 5.0)
     assert (halt.may_generate, halt.in_words) == (False, "resting: hot")
     assert halt.stop("told to", 6.0)

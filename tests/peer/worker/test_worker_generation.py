@@ -353,8 +353,8 @@ def test_a_finishing_worker_completes_its_leases_and_ends() -> None:
     core = ready_core()
     lease, other = grant(1, 4), grant(2, 2)
     core.handle(LeasesGranted((lease, other)), 1.0)
-    assert core.handle(FinishRequested("requested by its owner"), 2.0) == [RequestWork(0)]
-    assert core.status(2.0).reason == "requested by its owner; 6 rollouts left"
+    assert core.handle(FinishRequested("its owner asked it to finish"), 2.0) == [RequestWork(0)]
+    assert core.status(2.0).reason == "its owner asked it to finish; 6 rollouts left"
     end, generate, upload = core.handle(finished(1, work(lease)), 3.0)
     assert (end, generate) == (EndBatch(1), GenerateBatch(2, work(other), SLICE))
     assert isinstance(upload, UploadRollouts)
@@ -362,7 +362,7 @@ def test_a_finishing_worker_completes_its_leases_and_ends() -> None:
     _, last = core.handle(finished(2, work(other)), 4.0)
     assert isinstance(last, UploadRollouts)
     assert core.handle(UploadAnswered(last.upload_id, accept(last.rollouts), 0.5), 4.1) == [
-        Finish("requested by its owner")
+        Finish("its owner asked it to finish")
     ]
     assert core.finished
 

@@ -88,7 +88,7 @@ def test_what_a_ledger_keeps_is_told_in_words() -> None:
     world = audited_world(*(finding(number) for number in range(3)), finding(9, beyond=1))
     facts = facts_of_saved(world.core.audit_json(), "a")
     assert facts["audited"] == "80 tokens in 4 rollouts"
-    assert facts["off"] == "1 of 80 tokens in 4 rollouts"
-    assert facts["trained"] == "3 rollouts, 1 left out"
-    assert facts["floor"] == "0.01 nats (jax-cpu)"
+    assert facts["tokens beyond the bound"] == "1 of 80 tokens in 4 rollouts"
+    assert facts["trained on"] == "3 of the audited rollouts, 1 left out"
+    assert facts["bound"] == "0.01 nats, the most that an honest jax-cpu deviates"
     assert facts_of_saved(world.core.audit_json(), "b") == {}

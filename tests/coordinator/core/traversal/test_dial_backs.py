@@ -86,7 +86,7 @@ def test_the_coordinator_and_three_others_dial_and_a_majority_counts() -> None:
     found = world.ended("helper4", 1, True)
     assert verdicts(found) == [pb.DialVerdict(address=address, dialable=True, asked=4, reached=3)]
     reach = world.state.reach.of(PeerId("target"))
-    assert (reach.dialable, reach.checked) == (True, "3 of 4 got through to 192.0.2.1:7")
+    assert (reach.dialable, reach.checked) == (True, "3 of 4 peers that tried could connect to 192.0.2.1:7")
     assert not world.pass_s(DIALABLE_AGAIN_S - 1.0)
     assert [who for who, _ in asked(world.pass_s(1.0))][1:] == ["helper5", "helper2", "helper3"]
 

@@ -91,7 +91,7 @@ async def test_the_page_has_every_act_of_the_command_line(browser: Any, tmp_path
         await tab.shows(".state-card", "Generating")
         await choose(tab, "Finish", "Then stop")
         await tab.shows(".state-card", "Finishes its work, then stops")
-        assert FinishRequested("requested by its owner", ends=True) in host.told
+        assert FinishRequested("its owner asked it to finish", ends=True) in host.told
         await tab.page.get_by_role("button", name="Resume").click()
         await tab.shows(".state-card", "Generating")
         await choose(tab, "More", "Leave the run")
