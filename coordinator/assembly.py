@@ -78,6 +78,7 @@ class Endpoints:
     grpc_address: str
     page_url: str
     """Where people open the dashboard."""
+    run_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ async def started(
         await _run_fleet(stack, coordinator)
         # Last, because commands take this file as the sign that the coordinator listens.
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
-        log.info("listening", **asdict(endpoints), run_id=start.run_id)
+        log.info("listening", **asdict(endpoints))
         yield coordinator
 
 
@@ -320,7 +321,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
     coordinator.invites.http_url = url
-    return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url)
+    return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url, coordinator.run_id)
 
 
 def _background(coordinator: Coordinator) -> Background:

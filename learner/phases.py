@@ -76,8 +76,8 @@ class _WarmStartProgress:
     def examples(self, count: int, flawed: bool) -> Sequence[Example]:
         """Begin a stage and fetch ``count`` examples for it, with flawed or correct answers."""
         steps = self._config.flawed_steps if flawed else self._config.steps_max
-        kind = "answers with mistakes in them, so that RL has something to repair" if flawed else "correct answers"
-        self._stage, self._reached = f"of at most {steps} on {kind}", ""
+        kind = "answers with mistakes, which RL will repair" if flawed else "correct answers"
+        self._stage, self._reached = f"of at most {steps}, supervised, on {kind}", ""
         fetched = self._fetch(count, flawed, 0)
         return [Example.of(example.prompt_token_ids, example.answer_token_ids) for example in fetched]
 

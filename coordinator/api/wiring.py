@@ -109,7 +109,7 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
     ]
     routes.append(description_route(routes))
     assets = Assets.of({"/": PAGES, "/web/": STATIC})
-    return HttpApp(routes, hub, gate, audit, assets, hosts, (views.sampling,), addresses)
+    return HttpApp(routes, hub, gate, audit, assets, hosts, (views.sampling,), addresses, coordinator.run_id)
 
 
 def _evaluation_routes(coordinator: HttpParts) -> list[Route]:

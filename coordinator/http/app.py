@@ -21,7 +21,7 @@ from coordinator.http.stream import Hub
 from rollcast.runtime import finite_json
 from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError
 from rollcast.web.assets import Assets
-from rollcast.web.headers import NO_STORE, SECURITY_HEADERS
+from rollcast.web.headers import NO_STORE, RUN_HEADER, SECURITY_HEADERS
 
 log = structlog.get_logger()
 
@@ -60,6 +60,8 @@ class HttpApp:
     hosts: frozenset[str] | None
     background: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
     kept: KeptConnections | None = None
+    run_id: str = ""
+    """Id of the run, which every answer names: a port may have belonged to another run before."""
     active: Counter[asyncio.BaseTransport] = field(default_factory=Counter)
     """The connections with a request in progress."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -74,9 +76,16 @@ class HttpApp:
                 app.router.add_route("HEAD", route.path, handler)
         for url in self.assets.urls:
             app.router.add_get(url, self._asset)
-        app.on_response_prepare.append(_add_security_headers)
+        app.on_response_prepare.append(self._add_headers)
         app.cleanup_ctx.extend(self.background)
         return app
+
+    async def _add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
+        response.headers.update(SECURITY_HEADERS)
+        if self.run_id:
+            response.headers[RUN_HEADER] = self.run_id
+        if "Cache-Control" not in response.headers:
+            response.headers.update(NO_STORE)
 
     @property
     def kept_connections(self) -> int:
@@ -197,12 +206,6 @@ def _text(answer: Answer) -> str:
             return finite_json.dumps(answer.model_dump(mode="json"))
         case _:
             return finite_json.dumps(answer)
-
-
-async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(SECURITY_HEADERS)
-    if "Cache-Control" not in response.headers:
-        response.headers.update(NO_STORE)
 
 
 def _host_name(header: str) -> str:

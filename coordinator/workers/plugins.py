@@ -34,9 +34,10 @@ def load_plugin(path: str, group: str) -> Any:
 
 def _from_file(file: Path, name: str) -> Any:
     if file.suffix != ".py" or not file.is_file():
+        found = "is not a Python file" if file.exists() else "does not exist"
         raise TaskError(
-            f"{file} is not a Python file",
-            cause="a path is read as FILE.py:NAME, relative to the working directory",
+            f"{file} {found}",
+            cause=f"a path is read as FILE.py:NAME, relative to the working directory {Path.cwd()}",
             fix="correct the path",
         )
     folder = str(file.resolve().parent)

@@ -199,13 +199,19 @@ class InviteHttp:
         )
 
 
+def mbit_s(bytes_per_second: float) -> str:
+    """Return a rate for people, with three significant digits and never an exponent: "3,470 Mbit/s"."""
+    rate = bytes_per_second * 8e-6
+    return f"{float(f'{rate:.3g}'):,.0f} Mbit/s" if rate >= 100.0 else f"{rate:.3g} Mbit/s"
+
+
 async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], progress: Progress, what: str) -> float:
     """Return the rate of the last and largest of several transfers; the others only find out how large it may be."""
     size = FIRST_BYTES
     while True:
         moved, seconds = await once(size)
         rate = moved / max(seconds, 1e-4)
-        progress(f"{what}: {rate * 8e-6:.3g} Mbit/s over {moved / 1e6:.2g} MB")
+        progress(f"{what}: {mbit_s(rate)} over {moved / 1e6:.2g} MB")
         if seconds >= WANTED_S / 2 or size >= BYTES_MAX:
             return rate
         size = int(min(BYTES_MAX, size * min(_GROWTH_MAX, max(2.0, WANTED_S / max(seconds, 1e-3)))))

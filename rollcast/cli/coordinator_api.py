@@ -18,6 +18,7 @@ from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.web.headers import RUN_HEADER
 from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.joining.error_json import error_from_json
 from rollcast.wire.joining.pinned_http import json_object, read_bounded
@@ -52,6 +53,15 @@ class Target:
     def page_url(self) -> str:
         """Return the address under which people open the dashboard; see http_url."""
         return self.url.rstrip("/") or self._endpoint("page_url")
+
+    def run_id(self) -> str:
+        """Return the id of the folder's run; empty if the address is not from a folder, or the folder lacks it."""
+        if self.url:
+            return ""
+        try:
+            return self._endpoint("run_id")
+        except RunFolderError:
+            return ""
 
     def _endpoint(self, name: str) -> str:
         path = RunFolder(self.run_folder).endpoints
@@ -184,7 +194,7 @@ async def _answer(
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as response:
             data = await read_bounded(response, ANSWER_BYTES_MAX)
-            status = response.status
+            status, answering = response.status, response.headers.get(RUN_HEADER, "")
     except aiohttp.ClientConnectorCertificateError as error:
         raise WrongKey(
             f"the server at {url} has no certificate of this run",
@@ -197,6 +207,13 @@ async def _answer(
             cause=str(error) or "no answer in time",
             fix="check the address, and that the coordinator is running (its log is in the run folder)",
         ) from None
+    expected = target.run_id()
+    if expected and answering and answering != expected:
+        raise Unreachable(
+            f"the coordinator of the run in {target.run_folder} is not running",
+            cause=f"{answering} has its address {target.http_url()} now, not {expected}",
+            fix="start the run's coordinator again, or give the folder of the other run with --run-folder",
+        )
     if status != 200:
         raise error_from_json(data) or Unreachable(
             f"{url} answers {status}", fix="check that this is a coordinator of the same Rollcast version"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rollcast.runtime.config import ConfigModel, override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError
@@ -24,6 +24,9 @@ _CLASSES: dict[Role, tuple[str, str]] = {
     "sft": ("learner.supervised.config", "SftConfig"),
 }
 
+#: Role -> the command that runs it, where it is not the role's name.
+_COMMANDS: dict[Role, str] = {"peer": "peer run"}
+
 ROLES_OF_UP: tuple[Role, ...] = ("coordinator", "learner", "peer")
 
 
@@ -40,7 +43,16 @@ def load(path: Path, role: Role, settings: Iterable[str] = ()) -> ConfigModel:
     Raises:
         ConfigError: see read_toml, override and parse_config.
     """
-    return parse_config(override(read_toml(path), settings), config_class(role), source=str(path))
+    values = read_toml(path)
+    try:
+        return parse_config(override(values, settings), config_class(role), source=str(path))
+    except ConfigError as error:
+        meant = _role_of(values)
+        if meant is None or meant == role:
+            raise
+        what = f"{path} is not a configuration of {role}"
+        fix = f"use it with `rollcast {_COMMANDS.get(meant, meant)}`, or give a file with the sections of {role}"
+        raise ConfigError(what, cause=f"it has the sections of {meant}", fix=fix) from error
 
 
 def guess_role(path: Path) -> Role:
@@ -49,18 +61,20 @@ def guess_role(path: Path) -> Role:
     Raises:
         ConfigError: the file fits no role.
     """
-    sections = set(read_toml(path))
-    if sections & {"coordinator", "origin", "peer"}:
-        return "up"
-    fits = [
-        role
-        for role in (*ROLES_OF_UP, "gateway", "scorer", "cell", "sft")
-        if sections <= set(config_class(role).model_fields)
-    ]
-    if not fits:
+    values = read_toml(path)
+    role = _role_of(values)
+    if role is None:
         raise ConfigError(
             f"cannot tell which process {path} is for",
-            cause=f"no process has all of its sections: {', '.join(sorted(sections))}",
+            cause=f"no process has all of its sections: {', '.join(sorted(values))}",
             fix="give the process with --role",
         )
-    return fits[0]
+    return role
+
+
+def _role_of(values: Mapping[str, Any]) -> Role | None:
+    """Return the first role that has all sections of a table; None if there is none."""
+    if not values.keys().isdisjoint({"coordinator", "origin", "peer"}):
+        return "up"
+    roles: tuple[Role, ...] = (*ROLES_OF_UP, "gateway", "scorer", "cell", "sft")
+    return next((role for role in roles if values.keys() <= config_class(role).model_fields.keys()), None)

@@ -48,6 +48,7 @@ class Endpoints:
     http_url: str
     grpc_address: str
     page_url: str
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +220,12 @@ class Fleet:
         self.on_restart(Restart(name, status, delay_s, number, most, self.log_path(name)))
 
     def _failure(self, name: str, status: int, *, is_bound: bool) -> ProcessFailed:
+        role = name.partition("-")[0]
         bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
         return ProcessFailed(
             f"the {name} ended with status {status}{bound}",
             cause=self._output_end(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
-            fix=f"see its log {self.log_path(name)}; in the file of `up`, its keys stand in [{name.partition('-')[0]}]",
+            fix=f"correct it; keys of the {role} are in the section [{role}]. The whole log is {self.log_path(name)}",
         )
 
     def log_path(self, name: str) -> Path:
@@ -306,9 +308,13 @@ class Fleet:
             )
 
     def _output_end(self, name: str) -> str:
-        """Return the last lines that a process printed, without its JSON log lines."""
+        """Return the last lines that a process printed, indented, without its JSON log lines; empty if there are none.
+
+        They often are an error with a cause and a fix of its own.
+        """
         lines = self.log_path(name).read_text(errors="replace").splitlines()
-        return "\n".join([line for line in lines if not line.startswith("{")][-_TAIL_LINES:])
+        printed = [line for line in lines if not line.startswith("{")][-_TAIL_LINES:]
+        return "\n    ".join(["it printed", *printed]) if printed else ""
 
 
 def device_shares(config: UpConfig, found: Accelerators | None) -> dict[str, DeviceShare]:

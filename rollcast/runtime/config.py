@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
@@ -18,6 +19,9 @@ from pydantic.fields import FieldInfo
 from rollcast.runtime.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+_ELSEWHERE_SHOWN = 3  # keys of other sections that a message names
+_OF_MANY = re.compile(r"[{\[]|\bNAME\b")  # in keys of sections that have kinds, or of which there are several
 
 
 def _checked_network(text: str) -> str:
@@ -64,7 +68,7 @@ def parse_config(values: Mapping[str, Any], cls: type[ConfigT], *, source: str) 
     except ValidationError as error:
         problems = [_explain(problem, cls) for problem in error.errors()]
         raise ConfigError(
-            f"{source}: {len(problems)} problem(s) in the configuration",
+            f"{source}: {len(problems)} {'problem' if len(problems) == 1 else 'problems'} in the configuration",
             cause="; ".join(problems),
             fix="correct the keys named above; `rollcast config show` lists every key with its meaning",
         ) from None
@@ -81,13 +85,52 @@ def dump_json(config: BaseModel) -> str:
 
 
 def _explain(problem: Any, cls: type[BaseModel]) -> str:
-    location = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        known = _keys_at(cls, problem["loc"][:-1])
-        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        return f"unknown key {location!r}{hint}"
-    return f"{location}: {problem['msg']}"
+    location, context = ".".join(str(part) for part in problem["loc"]), problem.get("ctx", {})
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key {location!r}{_did_you_mean(_close_key(cls, problem['loc']))}"
+        case "union_tag_invalid":
+            kinds = context["expected_tags"].replace("'", "")
+            close = difflib.get_close_matches(str(context["tag"]), kinds.split(", "), n=1)
+            key = context["discriminator"].strip("'")
+            return f"{location}.{key} cannot be {context['tag']!r}{_did_you_mean(close)}; choose one of {kinds}"
+        case "literal_error":
+            close = difflib.get_close_matches(str(problem["input"]), re.findall("'(.*?)'", context["expected"]), n=1)
+            return f"{location} cannot be {problem['input']!r}{_did_you_mean(close)}; choose {context['expected']}"
+        case "missing":
+            return f"{location} must be given"
+        case kind:
+            return f"{location} {_RULES.get(kind) or _sentence(problem['msg'])}"
+
+
+_RULES = {
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+}
+
+
+def _sentence(message: str) -> str:
+    """Return a message of pydantic as the end of a sentence that begins with the key."""
+    if message.startswith("Input should be "):
+        return f"must be {message.removeprefix('Input should be ')}"
+    if message.startswith("Input should "):
+        return f"must {message.removeprefix('Input should ')}"
+    return f"is refused: {message.removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+
+
+def _did_you_mean(close: Sequence[str]) -> str:
+    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+
+
+def _close_key(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """Return a key of the same section with a similar name, or else keys of other sections with the same name."""
+    name = str(location[-1])
+    if close := difflib.get_close_matches(name, _keys_at(cls, location[:-1]), n=1):
+        return close
+    elsewhere = [key for key, _, _ in describe(cls) if key.rpartition(".")[2] == name and not _OF_MANY.search(key)]
+    return elsewhere[:_ELSEWHERE_SHOWN]
 
 
 def _keys_at(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -52,6 +52,7 @@ from __future__ import annotations
 
 import re
 
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")  # before the system's text, which says the same
 _WORD_STARTS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -81,7 +82,7 @@ class RollcastError(Exception):
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.what}"]
         if self.cause:
-            lines.append(f"  cause: {self.cause}")
+            lines.append(f"  cause: {_ERRNO.sub('', self.cause)}")
         if self.fix:
             lines.append(f"  fix:   {self.fix}")
         return "\n".join(lines)

@@ -17,4 +17,7 @@ SECURITY_HEADERS = {
 }
 """Headers of every answer. The sender adds ``Cache-Control``: NO_STORE for data, the asset's own for files."""
 
+RUN_HEADER = "Rollcast-Run"
+"""Header with the run's id in every answer of a coordinator."""
+
 NO_STORE = {"Cache-Control": "no-store"}

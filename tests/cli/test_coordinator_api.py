@@ -20,6 +20,7 @@ from rollcast.runtime.errors import (
     Unreachable,
     WrongKey,
 )
+from rollcast.web.headers import RUN_HEADER
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.error_json import error_to_json
@@ -60,6 +61,23 @@ async def test_run_folder_and_url_reach_the_coordinator(tmp_path: Path, serve: C
     url = await serve(lambda: web.json_response({"a": 1}))
     assert await fetched(in_folder(tmp_path, url)) == {"a": 1}
     assert await fetched(Target(tmp_path / "nowhere", url + "/")) == {"a": 1}
+
+
+async def test_a_port_that_another_run_has_now_is_not_asked(
+    tmp_path: Path, serve: Callable[..., Awaitable[str]]
+) -> None:
+    """A finished run's folder still names its address, which the next run of this machine takes."""
+    url = await serve(lambda: web.json_response({"a": 1}, headers={RUN_HEADER: "run-2"}))
+    target = in_folder(tmp_path, url)
+    assert await fetched(target) == {"a": 1}, "a folder of an earlier release does not name its run"
+    endpoints = {"http_url": url, "page_url": url, "grpc_address": "", "run_id": "run-2"}
+    (tmp_path / "endpoints.json").write_text(json.dumps(endpoints))
+    assert await fetched(target) == {"a": 1}
+    (tmp_path / "endpoints.json").write_text(json.dumps(endpoints | {"run_id": "run-1"}))
+    with pytest.raises(Unreachable, match="is not running") as caught:
+        await fetched(target)
+    assert "run-2 has its address" in caught.value.cause
+    assert await fetched(Target(tmp_path, url)) == {"a": 1}, "who gives an address means what answers there"
 
 
 async def test_https_is_checked_against_the_runs_ca(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:

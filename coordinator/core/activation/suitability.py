@@ -300,29 +300,34 @@ def _reasons(question: Question, judged: _Judged, model: RunModel | None) -> tup
     left_s = max(1e-9, demand.budget_s - judged.t_gen_s)
     copies = me.upload_bytes_per_second * left_s / (stripe_factor(demand.topology) * max(1.0, demand.update_bytes))
     leaves_s = max(0.0, demand.budget_s)
+    tokens = "1 token" if round(question.tokens_per_rollout) == 1 else f"{question.tokens_per_rollout:.0f} tokens"
     return (
         f"a version of {demand.update_bytes / _MB:.3g} MB takes {judged.copy_s:.3g} s over a downlink of "
-        f"{me.download_bytes_per_second / _MBIT:.3g} Mbit/s; to all peers {judged.t_bcast_s:.3g} s",
-        f"a rollout takes {speed.t_gen_p90_s:.3g} s (p90), {speed.concurrency} at once, of "
-        f"{question.tokens_per_rollout:.0f} tokens ({counted})",
-        f"together {judged.total_s:.3g} s of the {leaves_s:.3g} s that S={demand.staleness_limit} with "
-        f"kappa={demand.publish_every_steps} and steps of {demand.t_train_s:.3g} s leaves",
+        f"{_figure(me.download_bytes_per_second / _MBIT)} Mbit/s; all peers have it after {judged.t_bcast_s:.3g} s",
+        f"a rollout of {tokens} ({counted}) takes {speed.t_gen_p90_s:.3g} s (p90), {speed.concurrency} at once",
+        f"together {judged.total_s:.3g} s; S={demand.staleness_limit}, kappa={demand.publish_every_steps} and steps of "
+        f"{demand.t_train_s:.3g} s allow {leaves_s:.3g} s",
         f"it generates {_per_hour(speed.rollouts_per_second)}, {_of_need(share)}",
-        f"its uplink of {me.upload_bytes_per_second / _MBIT:.3g} Mbit/s passes on {copies:.1f} copies of each version",
+        f"its uplink of {_figure(me.upload_bytes_per_second / _MBIT)} Mbit/s can pass on {_figure(copies)} copies of "
+        "each version",
         *(() if model is None else (_joining(me, model),)),
     )
 
 
 def _per_hour(per_second: float) -> str:
     per_hour = 3600.0 * per_second
-    count = f"{float(f'{per_hour:.3g}'):,.0f}" if per_hour >= 10.0 else f"{per_hour:.2g}"
-    return f"{count} rollouts an hour"
+    return f"{_figure(per_hour) if per_hour >= 10.0 else f'{per_hour:.2g}'} rollouts an hour"
+
+
+def _figure(value: float) -> str:
+    """Return a number with three significant digits and without an exponent."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
 def _of_need(share: float) -> str:
     """Return the share of what the learner takes; a machine that makes more is not used for more."""
     if share >= 1.0:
-        return "all that the run needs: it has nothing to do at times"
+        return "all that the run needs, so it will be idle at times"
     return f"{share:.0%} of what the run needs" if share >= 0.01 else "less than 1 % of what the run needs"
 
 

@@ -12,7 +12,7 @@ from peer.donor.install.join import LINK_PORT
 from peer.donor.machine.decode_speed import Decoded
 from peer.donor.machine.facts import MachineFacts
 from peer.engines.vllm.environment import VllmPython
-from peer.reachability.link_speed import LinkMeasured
+from peer.reachability.link_speed import LinkMeasured, mbit_s
 from peer.reachability.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.memory import PeerShape, peer_memory, snapshot_bytes, version_bytes
@@ -227,7 +227,7 @@ def _clock(skew_s: float) -> Finding:
 
 
 def _rates(measured: Sequence[tuple[str, float]], rtt_s: float | None) -> Finding:
-    said = ", ".join(f"{name} {rate * 8e-6:.3g} Mbit/s" for name, rate in measured)
+    said = ", ".join(f"{name} {mbit_s(rate)}" for name, rate in measured)
     said += "" if rtt_s is None else f", round trip {rtt_s * 1000:.0f} ms"
     if min(rate for _, rate in measured) < SLOW_LINK_BYTES_PER_S:
         fix = "use a cable or a less busy network; receiving a version takes long over such a link"

@@ -5,6 +5,7 @@ Changes are written to the state folder, because the configuration may be a file
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -77,6 +78,7 @@ class OwnerLimitsBook:
             ConfigError: a key is unknown or a value is out of range; nothing is changed then.
             RunFolderError: the file cannot be written.
         """
+        _check_names(values)
         return self._keep({**self._changes, **values})
 
     def reset(self, keys: Iterable[str] | None = None) -> OwnerLimits:
@@ -87,8 +89,7 @@ class OwnerLimitsBook:
             RunFolderError: the file cannot be written.
         """
         gone = set(OwnerLimits.model_fields if keys is None else keys)
-        if unknown := sorted(gone - OwnerLimits.model_fields.keys()):
-            raise ConfigError(f"there is no limit {unknown[0]!r}", fix="`rollcast peer limits` lists them")
+        _check_names(gone)
         return self._keep({key: value for key, value in self._changes.items() if key not in gone})
 
     def _keep(self, changes: dict[str, Any]) -> OwnerLimits:
@@ -120,6 +121,18 @@ class OwnerLimitsBook:
     def _unreadable(self, cause: str) -> ConfigError:
         fix = "remove the file to go back to the limits of the configuration, or correct it"
         return ConfigError(f"the limits in {self._path} cannot be read", cause=cause, fix=fix)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Check that every limit exists.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    for name in sorted(set(names) - OwnerLimits.model_fields.keys()):
+        close = difflib.get_close_matches(name, OwnerLimits.model_fields, n=1, cutoff=0.4)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigError(f"there is no limit {name!r}", fix=f"{hint}`rollcast peer limits` lists all limits")
 
 
 def configured_limits(config: PeerConfig) -> dict[str, Any]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from coordinator.tasks.curation.curate import REASONS, Curation, Report
+from coordinator.tasks.curation.curate import REASONS, Curation, Kept, Report
 from coordinator.tasks.curation.output import removals, write_kept
+from coordinator.tasks.fields import Row
 from coordinator.tasks.sources import read_rows
 from rollcast.cli.data.curate_options import Columns, Difficulty, Repeats, curation_settings
 from rollcast.cli.options import Json
+from rollcast.runtime.errors import TaskError
+from rollcast.wire.text.data_files import BadRow
 
 _COLUMNS, _REPEATS, _DIFFICULTY = Columns(), Repeats(), Difficulty()
 
@@ -56,9 +60,44 @@ def curate(
             on_removed=on_removed,
             on_progress=lambda report: status.update(f"{report.read} rows read, {report.kept} kept"),
         )
-        write_kept(out, curation.run(read_rows(task)), answers=bool(columns.answer))
+        try:
+            write_kept(out, _usable(curation, read_rows(task), source), answers=bool(columns.answer))
+        except TaskError as error:
+            error.fix = _as_options(error.fix)
+            raise
     _print(curation.report, json_output=json_output)
     return 0
+
+
+def _usable(curation: Curation, rows: Iterable[Row | BadRow], source: str) -> Iterator[Kept]:
+    """Yield the kept rows.
+
+    Raises:
+        TaskError: every row is malformed, as where a column has another name.
+    """
+    first: list[BadRow] = []
+
+    def watched() -> Iterator[Row | BadRow]:
+        for row in rows:
+            if isinstance(row, BadRow) and not first:
+                first.append(row)
+            yield row
+
+    yield from curation.run(watched())
+    report = curation.report
+    if first and report.removed["malformed"] == report.read:
+        raise TaskError(
+            f"none of the {report.read} rows of {source} can be used",
+            cause=f"{first[0]}{first[0].cause and f' ({first[0].cause})'}",
+            fix="give the names of its columns with --prompt, --answer and --tests",
+        )
+
+
+def _as_options(fix: str) -> str:
+    """Return a fix that names keys of a task's configuration with the options of this command instead."""
+    for key, option in (("task.path", "the path of the source"), ("task.fields", "--prompt, --answer and --tests")):
+        fix = fix.replace(key, option)
+    return fix
 
 
 def _print(report: Report, *, json_output: bool) -> None:

@@ -98,6 +98,17 @@ def test_a_failure_leaves_the_file_before_alone(tmp_path: Path) -> None:
         curate(tmp_path / "none.jsonl", out)
     assert lines(out) == [{"prompt": "old", "answer": "1"}]
     assert not list(tmp_path.glob(".*.tmp"))
+    with pytest.raises(TaskError, match=r"none of the \d+ rows of .* can be used") as caught:
+        curate(write(tmp_path / "raw.jsonl", *ROWS), out, "--prompt", "no-such-column")
+    assert "'no-such-column' is missing" in caught.value.cause
+    assert "--prompt" in caught.value.fix
+    assert lines(out) == [{"prompt": "old", "answer": "1"}]
+
+
+def test_a_fix_names_options_rather_than_keys_of_a_configuration(tmp_path: Path) -> None:
+    with pytest.raises(TaskError) as caught:
+        curate(tmp_path / "none.jsonl", tmp_path / "out.jsonl")
+    assert caught.value.fix == "correct the path of the source"
 
 
 @pytest.mark.parametrize(
