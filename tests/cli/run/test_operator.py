@@ -217,8 +217,8 @@ def test_a_reputation_is_printed_as_a_card() -> None:
     card = card_of_peer(record, "12D3", "attic", banned="", quarantined="sent tokens", share_audited=1.0)
     assert workers.card_lines({"peers": [asdict(card)], "invites": []})[:4] == [
         "peer attic: quarantined, sent tokens",
-        "  audited  2,600 tokens in 41 rollouts",
-        "  off      3 tokens in 0 rollouts, off by 0.02 nats at most, honest up to 0.01 (jax-cpu)",
-        "  trained  0 rollouts",
+        "  audited           2,600 tokens in 41 rollouts",
+        "  beyond the bound  3 tokens in 0 rollouts, the worst by 0.02 nats (bound: 0.01 nats with jax-cpu)",
+        "  trained on        0 of these rollouts",
     ]
     assert len(workers.card_lines({"peers": [], "invites": []})) == 1
