@@ -34,6 +34,7 @@ from coordinator.environments.alone import AloneGame
 from coordinator.environments.games import Game, Games, Turn
 from coordinator.environments.gym import GymGames
 from coordinator.workers.child import Pipe, keep_quiet
+from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import TaskError
 
 CLOSE_TIMEOUT_S = 10.0
@@ -94,8 +95,7 @@ async def _answer(pipe: Pipe, worker: Worker, request: dict[str, Any]) -> None:
     try:
         answer = await worker.handle(request)
     except Exception as error:  # the environment may raise anything
-        text = "".join(traceback.format_exception(error))[-FAILURE_LENGTH_MAX:]
-        answer = {"failed": text}
+        answer = {"failed": users_traceback(error)[-FAILURE_LENGTH_MAX:]}
     pipe.send({"id": request["id"], **answer})
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, PythonTask, RowsConfig
 from coordinator.tasks.fields import Row, row_of
 from coordinator.workers.plugins import load_plugin
+from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.data_files import BadRow, jsonl_rows, optional_import, parquet_rows
 
@@ -89,7 +89,7 @@ def _python(config: PythonTask) -> Iterator[tuple[str, Any]]:
         raise
     except Exception as error:
         raise TaskError(
-            f"{where} raised an exception", cause=traceback.format_exc(), fix="correct the function"
+            f"{where} raised an exception", cause=users_traceback(error), fix="correct the function"
         ) from error
 
 

@@ -19,7 +19,6 @@ import math
 import resource
 import struct
 import sys
-import traceback
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +33,7 @@ from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.messages import verdict_message
 from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, TOO_LONG, Failed, Scored, Verdict
 from coordinator.workers.child import Pipe, keep_quiet
+from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import RollcastError, TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 
@@ -128,7 +128,7 @@ async def _score_together(
         return [_verdict_of(found.get(place, TOO_LONG)) for place in range(len(items))]
     except Exception as error:
         reason: FailureReason = "timeout" if isinstance(error, TimeoutError) else "exception"
-        return [Failed("", reason, traceback.format_exc())] * len(items)
+        return [Failed("", reason, users_traceback(error))] * len(items)
 
 
 def _verdict_of(outcome: Outcome) -> Verdict:

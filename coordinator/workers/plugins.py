@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import TaskError
 
 
@@ -28,8 +29,7 @@ def load_plugin(path: str, group: str) -> Any:
     except (TaskError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's module may raise anything, SystemExit among them
-        cause = f"{type(error).__name__}: {error}"
-        raise TaskError(f"{path} cannot be loaded", cause=cause, fix="see the cause") from error
+        raise TaskError(f"{path} cannot be loaded", cause=users_traceback(error), fix="see the cause") from error
 
 
 def _from_file(file: Path, name: str) -> Any:

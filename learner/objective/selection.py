@@ -1,9 +1,10 @@
 """Choose which completions of a batch count, and how often: pairs of high contrast, resampled by their advantages.
 
 Both follow Zhu et al. 2025, "Shuffle-R1" (arXiv 2508.05612), and were compared with the authors' code (xiaomi-research/
-shuffle-r1, shuffle_r1/custom_algos.py): pairs with ``compute_pairwise_purning_grpo_advantage`` for the pruning ratio
-1 - share, probabilities with ``normalize_advantage`` for its method "power" with p = 1 and the sum of a pair's
-advantages. That file does not compose the batch: the rounds are ours. NumPy float64, on the host.
+shuffle-r1): pairs with ``compute_pairwise_purning_grpo_advantage`` of shuffle_r1/custom_algos.py for the pruning ratio
+1 - share, probabilities with its ``normalize_advantage`` for the method "power", p = 1 and sums of a pair's advantages,
+and rounds with ``experience_resampling`` of shuffle_r1/ray_trainer.py, whose ``replay_times`` are the rounds. A group
+keeps one pair at least, where theirs may keep none. NumPy float64, on the host.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
+from coordinator.workers.tracebacks import users_traceback
 
 Item = tuple[Problem, str]  # a problem and the text of a completion
 Outcome = Score | ScoringFailure
@@ -54,8 +54,8 @@ def outcome_of(check: Callable[..., Score], *arguments: object) -> Outcome:
         return check(*arguments)
     except ScoringFailure as failure:
         return failure
-    except Exception:
-        return ScoringFailure("exception", traceback.format_exc())
+    except Exception as error:
+        return ScoringFailure("exception", users_traceback(error))
 
 
 def metadata_of(problem: Problem) -> dict[str, object]:

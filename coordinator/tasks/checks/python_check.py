@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from coordinator.config.checks import PythonCheck
 from coordinator.tasks.checks.checker import Checker, Item, Outcome, metadata_of
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
 from coordinator.workers.plugins import load_plugin
+from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import TaskError
 
 REWARDS = "rollcast.rewards"
@@ -78,8 +78,8 @@ class PythonChecker(Checker):
             return ScoringFailure("timeout", f"the reward function took longer than {timeout_s:g} s")
         except ScoringFailure as failure:
             return failure
-        except Exception:
-            return ScoringFailure("exception", traceback.format_exc())
+        except Exception as error:
+            return ScoringFailure("exception", users_traceback(error))
 
     def _call(self, arguments: Mapping[str, Any]) -> Any:
         if self._function is None:

@@ -60,3 +60,15 @@ def test_a_round_takes_no_pair_twice_and_a_replayed_batch_is_the_same() -> None:
 def test_a_batch_without_advantages_stays_as_it_is() -> None:
     pairs = contrasting_pairs(np.zeros(4), np.array([1, 1, 1, 1]), 1.0)
     assert reshuffled(np.zeros(4), pairs, 3, np.random.default_rng(0)).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("pairs", "rounds"), [(12, 3), (12, 1), (10, 4), (3, 5)])
+def test_a_round_takes_as_many_pairs_as_in_the_authors_code(pairs: int, rounds: int) -> None:
+    """shuffle_r1/ray_trainer.py, experience_resampling: size_scale = update_steps / (2 replay_times) of a batch."""
+    trajectories, global_batch_size = 2 * pairs, 2 * pairs  # of the pairs that are kept, in one update
+    update_steps = trajectories // global_batch_size
+    each = min(int(global_batch_size * update_steps / (2 * rounds)), pairs)
+    both = np.arange(trajectories).reshape(-1, 2)
+    times = reshuffled(np.linspace(-1.0, 1.0, trajectories), both, rounds, np.random.default_rng(1))
+    assert times.sum() == rounds * max(1, each)  # theirs takes no pair at all if there are more rounds than pairs
+    assert times.max() <= rounds
