@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import traceback
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from blake3 import blake3
 
@@ -16,6 +16,7 @@ from coordinator.tasks.checks.http_check import check_alone
 from coordinator.tasks.checks.judgements import Judgement, Judgements
 from coordinator.tasks.checks.service import ServiceClient
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
+from coordinator.workers.tracebacks import users_traceback
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d{1,6}(?:\.\d{1,6})?(?![\w])")
 _PLACE = re.compile(r"\{(prompt|completion|answer)\}")
@@ -31,6 +32,8 @@ class JudgeChecker(Checker):
         self._config = config
         self._client: ServiceClient | None = None
         self._kept: Judgements | None = None
+        self._asking: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._priced = bool(config.usd_per_million_input_tokens or config.usd_per_million_output_tokens)
 
     def warm_up(self) -> None:
         self._client = ServiceClient(self._config)
@@ -59,17 +62,26 @@ class JudgeChecker(Checker):
             return ScoringFailure("timeout", f"the judge took longer than {timeout_s:g} s")
         except ScoringFailure as failure:
             return failure
-        except Exception:
-            return ScoringFailure("exception", traceback.format_exc())
+        except Exception as error:
+            return ScoringFailure("exception", users_traceback(error))
 
     async def _judgement(self, problem: Problem, text: str) -> Judgement:
-        assert self._client is not None
         assert self._kept is not None
         config, question = self._config, self._question(problem, text)
         key = blake3(f"{config.url}\n{config.model}\n{question}".encode(errors="replace")).digest(length=16)
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
+        # The samples of a group are often equal, and are judged at the same time: only the first one is paid for.
+        async with self._asking.setdefault(key, asyncio.Lock()):
+            return self._kept.get(key) or await self._ask(key, question)
+
+    async def _ask(self, key: bytes, question: str) -> Judgement:
+        """Ask the judge, and keep its answer.
+
+        Raises:
+            ScoringFailure: a limit is reached, or the judge gives no number.
+        """
+        assert self._client is not None
+        assert self._kept is not None
+        config = self._config
         self._refuse_beyond_limits()
         body = {
             "model": config.model,
@@ -105,12 +117,14 @@ class JudgeChecker(Checker):
             raise ScoringFailure("unavailable", "the judge's endpoint answered with something else") from None
         if not isinstance(text, str):
             raise ScoringFailure("unavailable", "the judge answered without text")
+        if not read + wrote and (self._priced or self._config.tokens_max is not None):
+            raise ScoringFailure("unavailable", "the judge's endpoint does not report the tokens that it is paid for")
         price = self._config.usd_per_million_input_tokens * read + self._config.usd_per_million_output_tokens * wrote
         return Judgement(text, read + wrote, price / 1e6)
 
     def _score(self, judgement: Judgement) -> Score:
         reward = min(1.0, max(0.0, _number_in(judgement.text) / self._config.scale_max))
-        return Score(reward, reward >= 1.0, parts={"judge_usd": judgement.usd} if judgement.usd else {})
+        return Score(reward, reward >= 1.0, parts={"judge_usd": judgement.usd} if self._priced else {})
 
 
 def _number_in(text: str) -> float:

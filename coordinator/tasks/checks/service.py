@@ -74,19 +74,20 @@ class ServiceClient:
         Raises:
             ScoringFailure: the service does not answer as it should, after all attempts.
         """
-        now = asyncio.get_running_loop().time()
-        if now < self._rests_until:
-            raise ScoringFailure("unavailable", f"{self._config.url} failed {self._failures} times in a row and rests")
-        try:
-            async with self._at_once:
+        clock = asyncio.get_running_loop().time
+        async with self._at_once:
+            if clock() < self._rests_until:
+                reason = f"{self._config.url} failed {self._failures} times in a row and rests"
+                raise ScoringFailure("unavailable", reason)
+            try:
                 answer = await self._attempts(path, json.dumps(body).encode())
-        except ScoringFailure:
-            self._failures += 1
-            if self._failures >= FAILURES_IN_A_ROW_MAX:
-                self._rests_until = asyncio.get_running_loop().time() + REST_S
-            raise
-        self._failures = 0
-        return answer
+            except ScoringFailure:
+                self._failures += 1
+                if self._failures >= FAILURES_IN_A_ROW_MAX:
+                    self._rests_until = clock() + REST_S
+                raise
+            self._failures = 0
+            return answer
 
     async def close(self) -> None:
         """Close the connections."""

@@ -20,6 +20,7 @@ from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
 from rollcast.runtime.errors import TaskError
 
 PROBLEM = Problem("jsonl:0", "1+1=", "2", {"metadata": {"level": 3}})
+FREE = Score(0.75, False, parts={"judge_usd": 0.0})  # a judgement that was kept
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -175,7 +176,7 @@ async def test_a_judge_is_asked_once_for_each_completion_and_stops_at_its_limit(
             (first,) = await checker.check_many([(PROBLEM, "good {answer}")], 5.0)
             assert first == Score(0.75, False, parts={"judge_usd": pytest.approx(0.003)})
             assert questions == ["Rate good {answer} as an answer to 1+1= (2)."]
-            assert await checker.check_many([(PROBLEM, "good {answer}")], 5.0) == [Score(0.75, False)]
+            assert await checker.check_many([(PROBLEM, "good {answer}")], 5.0) == [FREE]
             assert len(questions) == 1
             (silent,) = await checker.check_many([(PROBLEM, "bad")], 5.0)
             (beyond,) = await checker.check_many([(PROBLEM, "good?")], 5.0)
@@ -188,6 +189,59 @@ async def test_a_judge_is_asked_once_for_each_completion_and_stops_at_its_limit(
         again = JudgeChecker(config)  # a restart remembers both
         again.warm_up()
         try:
-            assert await again.check_many([(PROBLEM, "good {answer}")], 5.0) == [Score(0.75, False)]
+            assert await again.check_many([(PROBLEM, "good {answer}")], 5.0) == [FREE]
         finally:
             await again.close()
+
+
+async def test_equal_completions_of_a_group_are_paid_for_once() -> None:
+    questions: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        questions.append((await request.json())["messages"][0]["content"])
+        usage = {"prompt_tokens": 10, "completion_tokens": 1}
+        return web.json_response({"choices": [{"message": {"content": "7.5"}}], "usage": usage})
+
+    async with serving(answer, "/v1/chat/completions") as url:
+        checker = JudgeChecker(
+            JudgeCheck(kind="judge", url=f"{url}/v1", model="m", rubric="{completion}?", usd_per_million_input_tokens=1)
+        )
+        try:
+            outcomes = await checker.check_many([(PROBLEM, "same")] * 7 + [(PROBLEM, "other")], 5.0)
+        finally:
+            await checker.close()
+    assert sorted(questions) == ["other?", "same?"]
+    paid = Score(0.75, False, parts={"judge_usd": pytest.approx(1e-5)})
+    assert outcomes == [paid, *[FREE] * 6, paid]
+
+
+async def test_a_judge_that_reports_no_tokens_is_refused_where_they_are_limited() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"message": {"content": "7.5"}}]})
+
+    async with serving(answer, "/v1/chat/completions") as url:
+        free = JudgeCheck(kind="judge", url=f"{url}/v1", model="m", rubric="{completion}?")
+        for config, scored in ((free, True), (free.model_copy(update={"tokens_max": 100}), False)):
+            checker = JudgeChecker(config)
+            try:
+                (outcome,) = await checker.check_many([(PROBLEM, "2")], 5.0)
+            finally:
+                await checker.close()
+            assert isinstance(outcome, Score) is scored
+            if isinstance(outcome, ScoringFailure):
+                assert "does not report the tokens" in outcome.detail
+
+
+async def test_requests_that_wait_while_a_service_begins_to_rest_fail_at_once() -> None:
+    asked = 0
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(status=404)
+
+    async with http_checker(answer, concurrency=1) as checker:
+        for_each = (checker.check_many([(PROBLEM, str(number))], 5.0) for number in range(12))
+        outcomes = await asyncio.gather(*for_each, return_exceptions=True)
+    assert asked == service.FAILURES_IN_A_ROW_MAX
+    assert len(outcomes) == 12
