@@ -28,7 +28,7 @@ ATTEMPTS_MAX = 2  # workers that one request may end
 STARTS_MAX = 5  # starts in a row that fail, after which the environment counts as broken
 RESTART_FIRST_DELAY_S = 0.05
 RESTART_MOST_DELAY_S = 5.0
-CLOSE_TIMEOUT_S = 15.0  # of the pool: games that do not close by then are killed
+CLOSE_TIMEOUT_S = 15.0  # of the games of a pool that is closed; afterwards their workers are told to end
 
 _log = structlog.get_logger()
 
@@ -200,13 +200,13 @@ class EnvironmentPool:
                 await self._bury(lane, death)
 
     async def close(self) -> None:
-        """Close every game, then end every worker."""
+        """Close every game, then end every worker, which frees what its games share."""
         try:
             async with deadline(CLOSE_TIMEOUT_S, "the environments to close"):
                 await asyncio.gather(*(self.close_episode(one) for one in list(self._episodes)))
         except WaitTimedOut as error:
-            _log.warning("environments are killed", why=str(error))
-        await self._kill_all()
+            _log.warning("environments are stopped", why=str(error))
+        await asyncio.gather(*(lane.process.stop() for lane in self._all()))
         self._folder.cleanup()
 
     def _all(self) -> list[_Lane]:
@@ -267,6 +267,7 @@ class EnvironmentPool:
             episode.lane.episodes += 1
         return episode.lane
 
-    async def _bury(self, lane: _Lane, death: Exception) -> None:
-        await lane.process.kill()
+    async def _bury(self, lane: _Lane, death: WorkerDied | WorkerHung) -> None:
+        """End a worker that died, or one that hangs and may still close the games that it has."""
+        await (lane.process.stop() if isinstance(death, WorkerHung) else lane.process.kill())
         _log.warning("environment replaced", why=str(death), last_words=lane.process.stderr_end)

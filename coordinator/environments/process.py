@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from typing import Any
 import coordinator
 import rollcast
 from coordinator.environments.answers import EnvironmentFailed
+from coordinator.environments.worker import CLOSE_TIMEOUT_S
 from coordinator.workers.line_process import LineProcess, WorkerDied, WorkerHung
 
 ANSWER_BYTES_MAX = 8 << 20
+STOP_TIMEOUT_S = CLOSE_TIMEOUT_S + 5.0  # of a worker, which ends itself after CLOSE_TIMEOUT_S
 HANG_GRACE_S = 5.0  # the worker itself notices a game that takes too long; code that never yields is killed
 WORKER = ("-P", "-m", "coordinator.environments.worker")
 
@@ -118,13 +120,20 @@ class EnvironmentProcess:
             raise EnvironmentFailed(str(answer["failed"]), retryable=True)
         return answer
 
+    async def stop(self) -> None:
+        """Have it close its games and end, and kill it if it does not; requests that wait fail with WorkerDied."""
+        await self._end(self._lines.stop(STOP_TIMEOUT_S))
+
     async def kill(self) -> None:
         """Kill it now; requests that wait for it fail with WorkerDied."""
+        await self._end(self._lines.kill())
+
+    async def _end(self, ending: Awaitable[None]) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-        await self._lines.kill()
+        await ending
         self._fail(WorkerDied("it was replaced"))
 
     async def _read(self) -> None:

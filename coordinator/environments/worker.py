@@ -12,8 +12,8 @@
     <- {"id": 4}
 
 ``alone``: a game of several agents is shown to the first of them, see alone.py. Instead of an answer there may be
-{"id", "failed": the end of a traceback}. When stdin ends, every game is closed, and the process ends after
-CLOSE_TIMEOUT_S at the latest.
+{"id", "failed": the end of a traceback}. When stdin ends, or at SIGTERM, a game that works is interrupted, every
+game is closed, and the process ends after CLOSE_TIMEOUT_S at the latest.
 
 The worker may run in the interpreter of another virtual environment, so that it imports the standard library, what the
 environment needs, and from us only modules that import no more than that.
@@ -25,9 +25,11 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
+from types import FrameType
 from typing import Any
 
 from coordinator.environments.alone import AloneGame
@@ -68,13 +70,23 @@ async def _serve(pipe: Pipe, games: Games, timeout_s: float) -> None:
     worker = Worker(games, timeout_s)
 
     def put(line: bytes | None) -> None:
-        if line is None:  # game code that never yields must not keep the process
-            _end_in(CLOSE_TIMEOUT_S)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(requests.put_nowait, line)
 
+    def heard(line: bytes | None) -> None:
+        if line is None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        else:
+            put(line)
+
+    def end(_signal: int, frame: FrameType | None) -> None:
+        _end_in(CLOSE_TIMEOUT_S)
+        put(None)
+        _interrupt(frame)
+
+    signal.signal(signal.SIGTERM, end)
     pipe.send({"ready": True, "games_at_once": games.games_at_once, "problem_count": games.problem_count})
-    pipe.listen(put)
+    pipe.listen(heard)
     tasks: set[asyncio.Task[None]] = set()
     while (line := await requests.get()) is not None:
         task = asyncio.create_task(_answer(pipe, worker, json.loads(line)))
@@ -83,6 +95,18 @@ async def _serve(pipe: Pipe, games: Games, timeout_s: float) -> None:
     for task in tasks:
         task.cancel()
     await worker.close()
+
+
+class Interrupted(BaseException):
+    """The process is to end, and a game that never yields must not keep the others from being closed."""
+
+
+def _interrupt(frame: FrameType | None) -> None:
+    """Interrupt the game whose code the main thread runs, if it runs one, unless it closes the game."""
+    while frame is not None:
+        if frame.f_code is Worker.play.__code__:
+            raise Interrupted
+        frame = frame.f_back
 
 
 def _end_in(seconds: float) -> None:
@@ -94,6 +118,8 @@ def _end_in(seconds: float) -> None:
 async def _answer(pipe: Pipe, worker: Worker, request: dict[str, Any]) -> None:
     try:
         answer = await worker.handle(request)
+    except Interrupted:
+        return
     except Exception as error:  # the environment may raise anything
         answer = {"failed": users_traceback(error)[-FAILURE_LENGTH_MAX:]}
     pipe.send({"id": request["id"], **answer})
@@ -115,11 +141,15 @@ class Worker:
         """Carry out one request and return its answer; whatever the environment raises is raised."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._handle(request)
+                if request["do"] == "close":
+                    await self._close_game(request["episode"])
+                    return {}
+                return await self.play(request)
         except TimeoutError as error:
             raise TimeoutError(f"{request['do']} took longer than {self._timeout_s:g} s") from error
 
-    async def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def play(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request that runs a game, without a limit on its time."""
         episode = request["episode"]
         match request["do"]:
             case "open":
@@ -135,11 +165,11 @@ class Worker:
                 return answer | {"speaker": reply.speaker, "rewards": dict(reply.rewards)}
             case "demonstrate":
                 return {"text": await self._open[episode].demonstrate()}
-            case "close":
-                if episode in self._open:
-                    await self._open.pop(episode).close()
-                return {}
         raise ValueError(f"no request is called {request['do']!r}")
+
+    async def _close_game(self, episode: int) -> None:
+        if episode in self._open:
+            await self._open.pop(episode).close()
 
     async def close(self) -> None:
         """Close every game, and what they share; errors are written to stderr."""

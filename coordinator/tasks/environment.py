@@ -248,7 +248,7 @@ class _WorkerThread:
         try:
             return await work()
         except (WorkerDied, WorkerHung):
-            await self.process.kill()
+            await self.process.stop()
             raise
 
 
@@ -258,7 +258,7 @@ def _end(
     thread: threading.Thread,
     folder: tempfile.TemporaryDirectory[str],
 ) -> None:
-    asyncio.run_coroutine_threadsafe(process.kill(), loop).result()
+    asyncio.run_coroutine_threadsafe(process.stop(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -156,6 +156,16 @@ class LineProcess:
         except TimeoutError:
             raise WorkerHung(f"no answer within {timeout_s:g} s") from None
 
+    async def stop(self, timeout_s: float) -> None:
+        """Let the process end by itself, by the end of its stdin, and kill it if it has not ended in time."""
+        process = self._process
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await process.wait()
+        await self.kill()
+
     async def kill(self) -> None:
         """Kill the process group now and wait until it has ended; a ``receive`` that waits raises WorkerDied."""
         process, self._process = self._process, None

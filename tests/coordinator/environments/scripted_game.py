@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ class ScriptedGame:
                 case "die":
                     os._exit(3)
                 case "hang":
+                    (self._folder / "hangs").touch()
                     time.sleep(3600)
                 case "raise":
                     raise ValueError("the policy wanted it")
@@ -57,6 +59,14 @@ class ScriptedGame:
             return False
         mark.touch()
         return True
+
+
+class SharingGame(ScriptedGame):
+    """What it shares with other games is freed when its process ends in order."""
+
+    def reset(self, seed: int) -> str:
+        atexit.register((self._folder / "left").touch)
+        return super().reset(seed)
 
 
 class AsyncGame:

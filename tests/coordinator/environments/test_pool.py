@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from coordinator.environments.answers import EnvironmentFailed
 from coordinator.environments.games import Reply, Start, Turn
 from coordinator.environments.pool import EnvironmentPool
-from coordinator.environments.process import EnvironmentSpec
+from coordinator.environments.process import EnvironmentProcess, EnvironmentSpec
+from coordinator.workers.line_process import WorkerDied
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.ids import EpisodeId
 
@@ -96,6 +98,47 @@ async def test_a_game_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest
     await pool.close()
 
 
+async def test_games_beside_one_that_hangs_are_closed_before_their_worker_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hanging game itself is interrupted, and closed too."""
+    monkeypatch.setattr("coordinator.environments.process.HANG_GRACE_S", 0.0)
+    pool = EnvironmentPool({"scripted": spec(timeout_s=5.0, folder=str(tmp_path))}, 1, 8)
+    await pool.start()
+    for seed in (7, 8, 9):
+        await pool.open(EpisodeId(seed), "scripted", seed)
+    with pytest.raises(EnvironmentFailed, match="2 workers died or hung"):
+        await pool.step(EpisodeId(7), turn("hang"))
+    # The first worker had all three games, the second one that which was played again.
+    assert closed(tmp_path) == ["7", "7", "8", "9"]
+    assert (await pool.step(EpisodeId(8), turn("a"))).messages[0]["content"] == "8: a"
+    await pool.close()
+    assert closed(tmp_path) == ["7", "7", "8", "8", "9"]
+
+
+async def test_a_killed_coordinator_leaves_no_game_open_though_one_hangs(tmp_path: Path) -> None:
+    """The end of its stdin is all that the worker notices of it."""
+    process = EnvironmentProcess(spec(folder=str(tmp_path)), tmp_path)
+    await process.start()
+    for seed in (7, 8):
+        await process.ask("open", seed, seed=seed, alone=False)
+    hanging = asyncio.create_task(process.ask("step", 7, **asdict(turn("hang"))))
+    while not (tmp_path / "hangs").exists():  # noqa: ASYNC110  # no notification exists for a file
+        await asyncio.sleep(0.01)
+    await process.stop()
+    with pytest.raises(WorkerDied):
+        await hanging
+    assert closed(tmp_path) == ["7", "8"]
+
+
+async def test_what_games_share_is_freed_when_the_pool_is_closed(tmp_path: Path) -> None:
+    pool = EnvironmentPool({"scripted": spec("SharingGame", folder=str(tmp_path))}, 1, 8)
+    await pool.start()
+    await pool.open(EpisodeId(1), "scripted", 7)
+    await pool.close()
+    assert (tmp_path / "left").exists()
+
+
 async def test_a_replayed_game_must_answer_as_before(pool: EnvironmentPool) -> None:
     episode, other = EpisodeId(1), EpisodeId(2)
     await asyncio.gather(pool.open(episode, "scripted", 7), pool.open(other, "scripted", 8))
@@ -147,6 +190,9 @@ class SlowProcess:
         """Do nothing."""
 
     async def kill(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
         """Do nothing."""
 
     async def ask(self, do: str, _episode: int, **_values: Any) -> Mapping[str, Any]:
