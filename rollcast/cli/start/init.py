@@ -25,23 +25,23 @@ class Start:
 
 
 _UP = ("rollcast config validate run.toml", "rollcast up run.toml")
+_TRY = ("rollcast tasks try run.toml --n 2", "rollcast up run.toml")
 STARTS: dict[str, Start] = {
     "demo": Start("demo", "the demonstration: a small policy learns two-digit sums", _UP),
     "jsonl": Start("jsonl", "questions and answers of your own, in a file", _UP),
-    "guessing": Start("guessing", "an environment of your own, in one class: a guessing game", _UP),
-    "calculator": Start("calculator", "an environment with a tool: the policy learns to ask a calculator", _UP),
-    "telling": Start("telling", "a game of two agents, both played by the policy, that learn to work together", _UP),
+    "guessing": Start("guessing", "an environment of your own, in one class: a guessing game", _TRY),
+    "calculator": Start("calculator", "an environment with a tool: the policy learns to ask a calculator", _TRY),
+    "telling": Start("telling", "a game of two agents, both played by the policy, that learn to work together", _TRY),
     "verifiers": Start(
         "verifiers-recall",
         "an environment of the package verifiers, of two turns",
         (
             "python -m venv venv && venv/bin/pip install 'verifiers==0.4.*'",
-            "rollcast up run.toml --set 'coordinator.task.python=\"venv/bin/python\"'",
+            "rollcast tasks try run.toml --set coordinator.task.python=venv/bin/python --n 2",
+            "rollcast up run.toml --set coordinator.task.python=venv/bin/python",
         ),
     ),
-    "own-reward": Start(
-        "own-reward", "a reward function of your own, of ten lines", ("rollcast tasks try run.toml --n 2", _UP[1])
-    ),
+    "own-reward": Start("own-reward", "a reward function of your own, of ten lines", _TRY),
     "published": Start(
         "published",
         "Qwen3-4B learns mathematics",

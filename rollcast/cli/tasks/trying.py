@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import Json, Settings
 from rollcast.cli.tasks.episodes import Say, is_played, play, replayed, shown_on, turns_of
-from rollcast.runtime.config import parse_config, read_toml
+from rollcast.runtime.config import override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, NotScored
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def try_task(
     seed: int = 0,
     answers: Path | None = None,
     from_run: Annotated[Path | None, Parameter(name="--from")] = None,
+    settings: Settings = (),
     json_output: Json = False,
 ) -> int:
     """Draw problems of a task, answer them, and show how the answers are scored.
@@ -61,6 +62,8 @@ def try_task(
     from_run
         Run folder whose newest completions are scored, instead of drawn problems. Episodes of an environment are shown
         whole, with the reward that they had.
+    settings
+        Override a setting of the file, as `rollcast up` does; repeat for several, as section.key=value.
     json_output
         Print one JSON object per line, and ask for nothing.
     """
@@ -68,7 +71,7 @@ def try_task(
         raise ConfigError(f"--n {n} is out of range", fix=f"use 1 to {PROBLEMS_MOST}")
     if answers is not None and from_run is not None:
         raise ConfigError("--answers and --from exclude each other", fix="give one of them")
-    config, console = _config(file), Console()
+    config, console = _config(file, settings), Console()
     if from_run is not None:
         pairs, episodes = _kept(from_run, n)
         kept = replayed(episodes, (lambda *_: None) if json_output else shown_on(console))
@@ -120,11 +123,11 @@ def _lines(file: Path) -> list[str]:
         raise ConfigError(f"cannot read {file}", cause=str(error), fix="correct --answers") from None
 
 
-def _config(file: Path) -> CoordinatorConfig:
+def _config(file: Path, settings: Sequence[str]) -> CoordinatorConfig:
     """Return a coordinator's configuration with the file's task and verifiers."""
     from coordinator.config.config import CoordinatorConfig
 
-    values = read_toml(file)
+    values = override(read_toml(file), settings)
     if isinstance(values.get("coordinator"), dict):
         values = values["coordinator"]
     if "task" not in values:
@@ -236,4 +239,4 @@ def _show(console: Console, facts: dict[str, Any]) -> None:
     shown = {"prompt": facts["prompt"], "output": facts["completion"], "answer": facts["answer"]}
     for name, text in {**shown, "parts": parts, "detail": facts["detail"]}.items():
         if text:
-            console.print(f"[dim]{name:<7}[/dim] {escape(text)}", highlight=False)
+            console.print(f"[dim]{name:<7}[/dim] {escape(text)}", highlight=False, soft_wrap=True)

@@ -57,6 +57,16 @@ def test_answers_are_scored_with_their_parts(
     assert all(one["parts"].keys() == {"right", "digits"} for one in lines)
 
 
+def test_settings_of_the_file_are_overridden_as_by_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    changed = ('coordinator.task.check={kind="exact"}',)
+    assert try_task(Path("run.toml"), n=1, settings=changed, json_output=True) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["reward"], json.loads(line)["parts"]) == (1.0, {})
+
+
 def test_a_function_that_raises_shows_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = "def problems():\n    yield {'prompt': 'a', 'answer': 'b'}\ndef score(completion):\n    return 1 / 0\n"
     (tmp_path / "bad.py").write_text(code)
@@ -64,7 +74,10 @@ def test_a_function_that_raises_shows_its_traceback(tmp_path: Path, capsys: pyte
     (tmp_path / "run.toml").write_text(f'{config}path = "{tmp_path}/bad.py:score"\n')
     with pytest.raises(NotScored, match="1 of 1 completions"):
         try_task(tmp_path / "run.toml", n=1)
-    assert "ZeroDivisionError" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f'File "{tmp_path}/bad.py", line 4, in score' in shown, "a line is not broken"
+    assert "ZeroDivisionError" in shown
+    assert "coordinator/" not in shown, "the user's own frames are enough"
 
 
 def test_the_end_of_input_stands_for_the_problems_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
