@@ -24,7 +24,7 @@ WORKER = ("-P", "-m", "coordinator.environments.worker")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """An environment as its workers run it.
+    """Describes how the workers of an environment run it.
 
     ``settings``: arguments of GymGames or VerifiersGames. ``python``: another interpreter, which finds our own modules
     in a folder of links, and nothing else of this one. ``variables``: environment variables besides the usual ones.
@@ -45,7 +45,7 @@ def link_packages(folder: Path) -> None:
 
 
 class EnvironmentProcess:
-    """A worker. ``life`` counts its starts, so that an episode knows whether its game is still there.
+    """A worker process. ``life`` counts its starts: a game of an earlier life is lost.
 
     Args:
         imports: a folder that link_packages filled; used if the environment has an interpreter of its own.
@@ -69,7 +69,7 @@ class EnvironmentProcess:
 
     @property
     def alive(self) -> bool:
-        """Return whether it runs and can be asked."""
+        """Return whether the worker runs and takes requests."""
         return self._reader is not None and not self._reader.done()
 
     @property
@@ -79,7 +79,7 @@ class EnvironmentProcess:
 
     @property
     def stderr_end(self) -> str:
-        """Return the end of what it wrote to stderr."""
+        """Return the end of what the worker wrote to stderr."""
         return self._lines.stderr_end
 
     async def start(self) -> None:
@@ -121,11 +121,11 @@ class EnvironmentProcess:
         return answer
 
     async def stop(self) -> None:
-        """Have it close its games and end, and kill it if it does not; requests that wait fail with WorkerDied."""
+        """Let the worker close its games and end, and kill it if it does not; waiting requests fail with WorkerDied."""
         await self._end(self._lines.stop(STOP_TIMEOUT_S))
 
     async def kill(self) -> None:
-        """Kill it now; requests that wait for it fail with WorkerDied."""
+        """Kill the worker now; waiting requests fail with WorkerDied."""
         await self._end(self._lines.kill())
 
     async def _end(self, ending: Awaitable[None]) -> None:

@@ -102,7 +102,7 @@ class VerifiersGames:
 
 
 class VerifiersGame:
-    """One episode. ``requests`` holds the model requests that it has not been asked for yet."""
+    """One episode: a queue of its requests to the model, each of which waits for the policy's turn."""
 
     def __init__(self, games: VerifiersGames) -> None:
         self._games = games
@@ -175,7 +175,7 @@ class VerifiersGame:
 
 
 class RolloutStopped(Exception):
-    """The policy gives no further turn."""
+    """Raised where the environment asks for a turn after the episode reached a limit."""
 
 
 class _Request:

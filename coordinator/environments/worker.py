@@ -126,7 +126,7 @@ async def _answer(pipe: Pipe, worker: Worker, request: dict[str, Any]) -> None:
 
 
 class Worker:
-    """The games that are open.
+    """Holds the open games by their episodes, and carries out requests on them.
 
     Args:
         timeout_s: the longest that one request may take.
@@ -139,17 +139,20 @@ class Worker:
 
     async def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request and return its answer; whatever the environment raises is raised."""
+        limit = asyncio.timeout(self._timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with limit:
                 if request["do"] == "close":
                     await self._close_game(request["episode"])
                     return {}
                 return await self.play(request)
         except TimeoutError as error:
+            if not limit.expired():  # it is the environment's own
+                raise
             raise TimeoutError(f"{request['do']} took longer than {self._timeout_s:g} s") from error
 
     async def play(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Carry out a request that runs a game, without a limit on its time."""
+        """Carry out a request that runs a game; ``handle`` limits its time."""
         episode = request["episode"]
         match request["do"]:
             case "open":

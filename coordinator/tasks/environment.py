@@ -86,7 +86,7 @@ class EnvironmentTask:
 
     @cached_property
     def problem_count(self) -> int | None:
-        """Return how many different games there are; None: an endless number."""
+        """Return the number of different games; None if it is unlimited."""
         return self._ask(self._count)
 
     def wording(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class EnvironmentTask:
         """Do nothing: verifiers never score these problems."""
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
-        """Refuse: an environment gives the reward."""
+        """Raise TaskError: the reward of a game comes from its environment, not from a check."""
         raise TaskError(f"{problem.problem_id} is a game, which has no check")
 
     def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> Demonstration | None:
@@ -139,7 +139,7 @@ class EnvironmentTask:
         return min(WORDING_SAMPLES, self.problem_count or WORDING_SAMPLES)
 
     def _game_seed(self, index: int) -> int:
-        """Return a task's number, or a seed of 31 bits, which every library takes."""
+        """Return the seed of a game: a task's number, or 31 bits, which every library accepts."""
         if self.problem_count is not None:
             return index % self.problem_count
         digest = blake3(f"rollcast/game/{self._seed}/{index}".encode()).digest()
@@ -195,7 +195,7 @@ class EnvironmentTask:
 
 
 class _Shown:
-    """What each agent of a game has said and was shown; a game of one agent has the agent ""."""
+    """Records what each agent of a game said and was shown; the only agent of a game has the name ""."""
 
     def __init__(self, start: Start) -> None:
         self._first: dict[str, tuple[Mapping[str, Any], ...]] = {start.speaker: tuple(start.shown)}

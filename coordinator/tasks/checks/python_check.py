@@ -71,14 +71,15 @@ class PythonChecker(Checker):
         return [score_of(one) for one in found]
 
     async def _check_async(self, problem: Problem, text: str, timeout_s: float) -> Outcome:
+        limit = asyncio.timeout(timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit:
                 return score_of(await self._call(_arguments(ONE, problem, text)))
-        except TimeoutError:
-            return ScoringFailure("timeout", f"the reward function took longer than {timeout_s:g} s")
         except ScoringFailure as failure:
             return failure
         except Exception as error:
+            if limit.expired():  # a function may also raise a TimeoutError of its own
+                return ScoringFailure("timeout", f"the reward function took longer than {timeout_s:g} s")
             return ScoringFailure("exception", users_traceback(error))
 
     def _call(self, arguments: Mapping[str, Any]) -> Any:

@@ -53,6 +53,21 @@ async def test_an_async_function_scores_a_batch_at_once(tmp_path: Path) -> None:
     assert outcomes[2].reason == "timeout"
 
 
+async def test_a_timeout_of_the_functions_own_is_shown_as_the_exception_that_it_is(tmp_path: Path) -> None:
+    code = (
+        "import asyncio\n"
+        "async def score(completion):\n"
+        "    if completion == 'slow':\n"
+        "        await asyncio.sleep(60)\n"
+        "    raise TimeoutError('the database did not answer')\n"
+    )
+    own, slow = await checker(tmp_path, code).check_many([(PROBLEM, "x"), (PROBLEM, "slow")], 0.2)
+    assert isinstance(own, ScoringFailure)
+    assert isinstance(slow, ScoringFailure)
+    assert (own.reason, slow.reason) == ("exception", "timeout")
+    assert "the database did not answer" in own.detail
+
+
 async def test_a_batch_function_takes_and_returns_lists(tmp_path: Path) -> None:
     code = "def score(prompts, completions):\n    return [len(one) for one in completions]"
     found = checker(tmp_path, code, batch=True)
