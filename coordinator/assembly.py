@@ -53,6 +53,7 @@ from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
 from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import open_store
+from coordinator.tasks.build import has_flawed_teacher
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
@@ -415,6 +416,7 @@ def _servicer(coordinator: Coordinator, peers: PeerCalls, tokenizer: TokenizerCa
         evaluation_sets=[HELD_OUT, *config.evaluation_sets],
         router_replay=config.sampling.router_replay,
         at_version_swap=config.lease.at_version_swap,
+        has_flawed_teacher=has_flawed_teacher(config.task),
     )
     return Servicer(
         peers,

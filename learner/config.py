@@ -36,8 +36,8 @@ class WarmStartConfig(ConfigModel):
     check_every_steps: int = Field(100, ge=1)
     """Steps between two measurements of held-out accuracy in stage 1."""
     flawed_steps: int = Field(150, ge=0)
-    """Stage 2: steps on the task's flawed teacher, which leave errors for RL to repair, or on the same answers where
-    the task has no such teacher; 0: no stage 2."""
+    """Stage 2: steps on the task's flawed teacher, which leave errors for RL to repair; 0: no stage 2. Only built-in
+    tasks have such a teacher (sums: `chain_sum`); without one there is no stage 2."""
     flawed_learning_rate: float = Field(1e-3, gt=0.0)
     """Stage 2: constant learning rate of Adam."""
 

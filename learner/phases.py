@@ -29,17 +29,25 @@ def run_warm_start(
     reporter: StatusReporter,
     *,
     row_tokens: int,
+    has_flawed_teacher: bool,
     stop: threading.Event,
 ) -> None:
     """Warm start the trainer and report progress.
 
+    Args:
+        row_tokens: length of a padded row in tokens.
+        has_flawed_teacher: whether the task has one; without it there is no stage 2.
+
     Raises:
         Stopped: the process is to stop.
     """
-    progress = _WarmStartProgress(config.warm_start, fetch, held_out, reporter, stop)
+    settings = config.warm_start
+    if not has_flawed_teacher:
+        settings = settings.model_copy(update={"flawed_steps": 0})
+    progress = _WarmStartProgress(settings, fetch, held_out, reporter, stop)
     figures = warm_start(
         trainer,
-        config.warm_start,
+        settings,
         progress.examples,
         progress.accuracy,
         time_tokens=row_tokens,
@@ -48,7 +56,8 @@ def run_warm_start(
     )
     reporter.update(
         "warm_start",
-        f"done after {figures.correct_steps} correct and {figures.flawed_steps} flawed steps",
+        f"done after {figures.correct_steps} steps on correct answers"
+        + (f" and {figures.flawed_steps} on flawed ones" if figures.flawed_steps else ""),
         warm_start_s=figures.seconds,
         warm_start_accuracy=figures.correct_accuracy,
     )

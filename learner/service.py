@@ -239,6 +239,7 @@ class _Life:
             held_out,
             self._reporter,
             row_tokens=self._facts.row_tokens,
+            has_flawed_teacher=self._facts.info.has_flawed_teacher,
             stop=self._stop_worker,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -26,7 +26,7 @@ from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.environment import EnvironmentTask, environment_name, environment_spec
 from coordinator.tasks.mixture import Stage
 from coordinator.tasks.multi_task import Mixed, Part
-from coordinator.tasks.reasoning_gym import ReasoningGym
+from coordinator.tasks.reasoning_gym import TEACHERS, ReasoningGym
 from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 
@@ -78,10 +78,18 @@ def environments_of(config: TaskConfig, sets: Mapping[str, EvaluationSetConfig])
     Raises:
         TaskError: see environment_spec.
     """
-    tasks = [part.task for part in config.parts] if isinstance(config, MixtureTask) else [config]
-    tasks += [one.task for one in sets.values()]
+    tasks = [*_single_tasks(config), *(one.task for one in sets.values())]
     found = [task for task in tasks if isinstance(task, (GymTask, VerifiersTask))]
     return {environment_name(task): environment_spec(task) for task in found}
+
+
+def has_flawed_teacher(config: TaskConfig) -> bool:
+    """Return whether some part of the task has a teacher that errs, so that its flawed demonstrations are others."""
+    return any(isinstance(task, ReasoningGymTask) and task.name in TEACHERS for task in _single_tasks(config))
+
+
+def _single_tasks(config: TaskConfig) -> Sequence[SingleTaskConfig]:
+    return [part.task for part in config.parts] if isinstance(config, MixtureTask) else [config]
 
 
 def stages_of(config: TaskConfig) -> tuple[Stage, ...]:

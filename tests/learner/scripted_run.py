@@ -178,6 +178,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
             prompt_tokens_max=script.prompt_tokens_max,
             sampling=self._sampling(),
             tokenizer_json=TOKENIZER.to_json(),
+            has_flawed_teacher=True,
             recorded_batches=len(self.batches),
             has_published=newest is not None,
             newest_published_version=newest or 0,

@@ -49,9 +49,21 @@ async def ignore(*_status: object) -> None:
 async def test_a_warm_start_reports_its_figures() -> None:
     stop = threading.Event()
     trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
-    run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, stop=stop)
+    run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, has_flawed_teacher=True, stop=stop)
     assert reporter.values["warm_start_accuracy"] == pytest.approx(3 / 5)
     assert measured.measure(trainer.params()).reward == pytest.approx(0.5)
+
+
+async def test_without_a_flawed_teacher_there_is_no_second_stage() -> None:
+    stop, asked = threading.Event(), list[bool]()
+
+    def recorded(count: int, flawed: bool, cursor: int) -> list[pb.Example]:
+        asked.append(flawed)
+        return fetch(count, flawed, cursor)
+
+    trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
+    run_warm_start(trainer, CONFIG, recorded, measured, reporter, row_tokens=6, has_flawed_teacher=False, stop=stop)
+    assert asked == [False]
 
 
 async def test_a_stop_leaves_the_warm_start() -> None:
@@ -59,7 +71,7 @@ async def test_a_stop_leaves_the_warm_start() -> None:
     stop.set()
     trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
     with pytest.raises(Stopped):
-        run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, stop=stop)
+        run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, has_flawed_teacher=True, stop=stop)
     with pytest.raises(Stopped):
         measured.measure(trainer.params())
 

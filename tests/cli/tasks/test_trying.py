@@ -40,7 +40,6 @@ def test_the_page_says_how_long_the_example_warms_up(monkeypatch: pytest.MonkeyP
     page = (ROOT / "docs" / "tasks.md").read_text()
     assert f"up to {warm_start.steps_max} steps (`learner.warm_start.steps_max`)" in page
     assert f"{warm_start.accuracy_gate:.0%}".replace("%", " %") in page
-    assert f"then {warm_start.flawed_steps}\nmore (`flawed_steps`)" in page
     task = build_task(config.coordinator.task, 0)
     problem = task.problem(0)
     assert task.demonstration(problem, flawed=True, random=Random(0)) == problem.answer

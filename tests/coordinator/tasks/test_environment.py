@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.config.environments import GymTask, VerifiersTask
 from coordinator.config.tasks import MixturePart, MixtureTask, ReasoningGymTask
-from coordinator.tasks.build import environments_of
+from coordinator.tasks.build import environments_of, has_flawed_teacher
 from coordinator.tasks.checks.task import Demonstration
 from coordinator.tasks.environment import EnvironmentTask, environment_name, environment_spec
 from coordinator.tasks.mixture import PromptMixture
@@ -74,6 +74,8 @@ def test_an_environment_has_one_name_wherever_it_is_used() -> None:
     found = environments_of(MixtureTask(kind="mixture", parts=parts), {})
     assert list(found) == [environment_name(guess), environment_name(other)]
     assert environments_of(ReasoningGymTask(), {}) == {}
+    assert [has_flawed_teacher(one) for one in (guess, package, ReasoningGymTask(name="gcd"))] == [False] * 3
+    assert has_flawed_teacher(MixtureTask(kind="mixture", parts=parts))
     assert environment_spec(package).python == Path("/venv/bin/python")
 
 
