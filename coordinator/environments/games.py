@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 Message = Mapping[str, Any]
 
+CLOSE_TIMEOUT_S = 10.0  # for a worker that is to end to close all its games; then it ends, whatever they do
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

@@ -13,7 +13,7 @@ from typing import Any
 import coordinator
 import rollcast
 from coordinator.environments.answers import EnvironmentFailed
-from coordinator.environments.worker import CLOSE_TIMEOUT_S
+from coordinator.environments.games import CLOSE_TIMEOUT_S
 from coordinator.workers.line_process import LineProcess, WorkerDied, WorkerHung
 
 ANSWER_BYTES_MAX = 8 << 20

@@ -33,13 +33,12 @@ from types import FrameType
 from typing import Any
 
 from coordinator.environments.alone import AloneGame
-from coordinator.environments.games import Game, Games, Turn
+from coordinator.environments.games import CLOSE_TIMEOUT_S, Game, Games, Turn
 from coordinator.environments.gym import GymGames
 from coordinator.workers.child import Pipe, keep_quiet
 from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import TaskError
 
-CLOSE_TIMEOUT_S = 10.0
 FAILURE_LENGTH_MAX = 2_000  # characters of a traceback: its end says the most
 
 
