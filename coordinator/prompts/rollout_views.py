@@ -12,11 +12,12 @@ from itertools import islice
 from coordinator.ledger.sql import RunReader
 from coordinator.ledger.sql_facts import peer_names
 from coordinator.prompts.samples import TEXT_LENGTH_MAX
-from coordinator.prompts.stored_rollouts import ROLLOUT_ID_MAX, Found, RolloutFilter, found_rollouts, turn_of
+from coordinator.prompts.stored_rollouts import ROLLOUT_ID_MAX, Found, RolloutFilter, found_rollouts, text_of, turn_of
 from coordinator.stores.reader import reading
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import UNKNOWN, TextTokenizer
-from rollcast.wire.token_ids import ID_BYTES, id_count, unpack_ids
+from rollcast.wire.token_ids import ID_BYTES, id_count
 
 PAGE_MAX = 200
 PAGE_SCANNED_MAX = 4_000  # rollouts that one page looks at
@@ -34,7 +35,7 @@ class Headline:
         version: oldest version of its segments.
         age: learner steps between ``version`` and the step that trained on it; None if it was not trained on.
         state: filled, trained or dropped.
-        beginning: how its first turn begins.
+        beginning: how it begins; of an episode each turn and each answer stands on a line of its own.
     """
 
     rollout_id: int
@@ -161,7 +162,6 @@ def _scanned_down_to(connection: RunReader, before: int) -> int:
 
 
 def _headline(one: Found, tokenizer: TextTokenizer) -> Headline:
-    first = unpack_ids(one.segments[0].packed_ids[: ID_BYTES * BEGINNING_TOKENS]) if one.segments else ()
     return Headline(
         rollout_id=one.rollout_id,
         problem_id=one.problem.problem_id,
@@ -177,5 +177,16 @@ def _headline(one: Found, tokenizer: TextTokenizer) -> Headline:
         exact=one.score.exact,
         detail=one.score.detail,
         parts=one.score.parts,
-        beginning=tokenizer.decode(first),
+        beginning=_beginning(one.segments, tokenizer),
     )
+
+
+def _beginning(segments: Sequence[pb.Segment], tokenizer: TextTokenizer) -> str:
+    """Return the text of the first BEGINNING_TOKENS tokens."""
+    first, room = list[pb.Segment](), BEGINNING_TOKENS
+    for segment in segments:
+        if not room:
+            break
+        first.append(pb.Segment(role=segment.role, packed_ids=segment.packed_ids[: ID_BYTES * room]))
+        room -= id_count(first[-1].packed_ids)
+    return text_of(first, tokenizer)

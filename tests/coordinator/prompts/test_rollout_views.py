@@ -38,6 +38,16 @@ async def test_only_the_first_tokens_of_a_rollout_are_shown(tmp_path: Path, monk
     assert [turn.text for turn in view.turns] == ["01234"]
 
 
+async def test_a_list_shows_how_an_episode_goes_on_after_its_first_turn(tmp_path: Path) -> None:
+    folder = await stored_run(tmp_path)
+    (newest, *others) = rollouts_page(folder, TOKENIZER, 4, RolloutFilter()).rollouts
+    view = rollout_view(folder, TOKENIZER, newest.rollout_id)
+    assert view is not None
+    assert len(view.turns) > 1
+    assert newest.beginning.splitlines() == [turn.text for turn in view.turns]
+    assert {len(one.beginning.splitlines()) for one in others} == {1}
+
+
 class Bytes:
     """Decodes ids as bytes of UTF-8, as the tokenizers of published models do."""
 
