@@ -247,7 +247,13 @@ def _assemble(
     )
     desk.banned_because = shell.core.banned_because
     desk.has_session = lambda peer_id: shell.core.state.members.get(peer_id) is not None
-    invites = InviteIssuer(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
+    invites = InviteIssuer(
+        desk,
+        run_id=run_id,
+        ca_sha256=ca.fingerprint,
+        learner_public_key=config.learner_public_key,
+        release=config.join.release.named(),
+    )
     invites.further = tuple(config.serve.advertise_further)
     return Coordinator(
         config=config,

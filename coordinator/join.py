@@ -27,6 +27,7 @@ from rollcast.wire.ids import PeerId, Role, RunId
 from rollcast.wire.joining.enrol import JOIN_DOMAIN, certified_role, join_payload
 from rollcast.wire.joining.gateways import in_turn
 from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.release import Release
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 
 log = structlog.get_logger()
@@ -261,13 +262,26 @@ def _small_int(value: Any) -> int:
 
 
 class InviteIssuer:
-    """Makes invites. ``http_url`` is set once the port is bound; ``further`` holds more addresses of the run."""
+    """Makes invites. ``http_url`` is set once the port is bound; ``further`` holds more addresses of the run.
 
-    def __init__(self, desk: JoinDesk, *, run_id: RunId, ca_sha256: str, learner_public_key: str) -> None:
+    Args:
+        release: what every invite asks of the machine that joins with it; None: nothing.
+    """
+
+    def __init__(
+        self,
+        desk: JoinDesk,
+        *,
+        run_id: RunId,
+        ca_sha256: str,
+        learner_public_key: str,
+        release: Release | None = None,
+    ) -> None:
         self._desk = desk
         self._run_id = run_id
         self._ca_sha256 = ca_sha256
         self._learner_public_key = learner_public_key
+        self._release = release
         self.http_url = ""
         self.further: tuple[str, ...] = ()
 
@@ -286,4 +300,5 @@ class InviteIssuer:
             learner_public_key=self._learner_public_key,
             token=await self._desk.new_invite(role, quota=quota, lifetime_s=lifetime_s, note=note),
             further=self.further,
+            release=self._release,
         )

@@ -14,6 +14,7 @@ from coordinator.http.routes import Answer, Body, Call, Route
 from coordinator.join import InviteIssuer, token_hash
 from coordinator.ledger.sql_invites import ID_LENGTH
 from coordinator.ledger.store import RunStore
+from coordinator.views.phrases import duration
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import InvitedRole, PeerId
@@ -246,4 +247,4 @@ def _about_act(call: Call) -> tuple[str, str]:
 def _about(call: Call) -> tuple[str, str]:
     asked: NewInvite = call.body
     machines = "1 machine" if asked.quota == 1 else f"{asked.quota} machines"
-    return asked.note, f"{asked.role}, {machines}, {asked.lifetime_s / DAY_S:.3g} days"
+    return asked.note, f"{asked.role}, {machines}, valid for {duration(asked.lifetime_s)}"

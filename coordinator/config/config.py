@@ -32,6 +32,7 @@ from rollcast.runtime.config import ConfigModel, IpNetworkText
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 from rollcast.wire.joining.invite import QUOTA_DEFAULT
+from rollcast.wire.joining.release import SHA256_PATTERN, URL_PATTERN, VERSION_PATTERN, Release
 from rollcast.wire.rollouts import AtVersionSwap
 from rollcast.wire.text.tokenizer import UNKNOWN
 
@@ -271,6 +272,31 @@ class VerifierConfig(ConfigModel):
     until it works again; 1: never."""
 
 
+class ReleaseConfig(ConfigModel):
+    """The release that invites name: a machine with another one refuses to join and prints what to install. `make
+    release` writes these lines. The coordinator does not serve the wheel.
+    """
+
+    version: str = Field("", pattern=rf"^({VERSION_PATTERN})?$")
+    """Version, for example 0.2.0; machines of the same series (0.2) may join. Empty: invites name no release."""
+    sha256: str = Field("", pattern=rf"^({SHA256_PATTERN})?$")
+    """Digest of the wheel in hex: machines with another build of the same version are refused. Empty: any build."""
+    url: str = Field("", pattern=rf"^({URL_PATTERN})?$")
+    """Where the wheel lies, for the command that is printed; needs sha256. Empty: donors ask the operator."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> ReleaseConfig:
+        if (self.sha256 or self.url) and not self.version:
+            raise ValueError("version is needed beside sha256 and url")
+        if self.url and not self.sha256:
+            raise ValueError("url needs sha256, so that donors install the very wheel")
+        return self
+
+    def named(self) -> Release | None:
+        """Return the release for invites; None if there is none to name."""
+        return Release(self.version, self.sha256, self.url) if self.version else None
+
+
 class JoinConfig(ConfigModel):
     """Limits on invites and certificates."""
 
@@ -285,6 +311,8 @@ class JoinConfig(ConfigModel):
     """Seconds until an invite expires."""
     certificate_lifetime_s: float = Field(86400.0, ge=60.0)
     """Seconds until a certificate expires; peers renew theirs over the open session."""
+    release: ReleaseConfig = ReleaseConfig()
+    """The release that invites name."""
 
 
 class LimitsConfig(ConfigModel):

@@ -69,7 +69,7 @@ function Tree({ data, params }) {
   const actions = html`${stripes.length > 1 && html`<${Select} hideLabel label="Stripe" value=${stripe === null ? "all" : String(stripe)} onChange=${(value) => setParams({ stripe: value })}
       options=${[["all", `All ${stripes.length} stripes`], ...stripes.map((one) => [String(one), `Stripe ${one}`])]} />`}
     <${Segments} label="Shape" value=${shape} onChange=${(value) => setParams({ view: value })} options=${[["rows", "Columns"], ["rings", "Rings"], ["list", "List"]]} />`;
-  return html`<div ref=${frame}><${Card} title="Relay tree" note=${tree.by_region ? "with more than 200 peers each node is a region" : stripe === null ? "each peer below its fastest parent" : "which peer relays the chunks of this stripe to which"} actions=${actions}>
+  return html`<div ref=${frame}><${Card} title="Relay tree" note=${tree.by_region ? "with more than 200 peers each node is a region" : stripe === null ? "each peer below its fastest parent" : "the path of this stripe's chunks from peer to peer"} actions=${actions}>
     ${width > 0 && (tree.nodes.length ? html`<${RelayTree} tree=${tree} stripe=${stripe} shape=${shape} slowest=${data.slowest_branch?.path} />`
       : html`<${Empty} title="No peers relay yet">Peers appear here when they join.<//>`)}<//></div>`;
 }

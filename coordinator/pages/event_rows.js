@@ -20,8 +20,8 @@ export function storyOf({ subject, name }) {
 /** The name of an event's subject on screen. */
 export const subjectWords = ({ subject, name }) => name || (subject.length > 24 ? `…${subject.slice(-10)}` : subject);
 
-/** The cause with the ends of peers' ids, which suffice to tell them apart. */
-export const causeWords = ({ cause }) => cause.replace(/12D3KooW\w+/g, shortId);
+/** The cause with the peer's name, or with the ends of peers' ids, which suffice to tell them apart. */
+export const causeWords = ({ cause, cause_name }) => (cause_name ? `peer ${cause_name}` : cause).replace(/12D3KooW\w+/g, shortId);
 
 /** The page that shows the subject, or "". */
 export const subjectHref = ({ subject, name }) => (name ? href(`workers/${subject}`) : "");

@@ -100,7 +100,7 @@ function Detail({ id, known: given }) {
     <p class="event-detail">${detailWords(event)}</p>
     <dl class="facts"><div><dt>Time</dt><dd>${new Date(event.at_unix_s * 1000).toLocaleString("en-GB")}</dd></div>
       <div><dt>About</dt><dd>${event.name ? html`<a href=${subjectHref(event)}>${event.name}</a>` : event.subject}</dd></div>
-      ${event.cause && html`<div><dt>Cause</dt><dd>${event.cause}</dd></div>`}</dl>
+      ${event.cause && html`<div><dt>Cause</dt><dd>${causeWords(event)}</dd></div>`}</dl>
     <p><${CopyButton} text=${address}>Copy the link<//></p>
     <${Story} of="event" id=${id} title="What led to it" />
     ${subject && html`<${Story} ...${subject} title=${`Story of ${event.name || event.subject}`} newestFirst />`}

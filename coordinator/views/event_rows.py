@@ -31,6 +31,8 @@ class EventView:
     name: str
     detail: str
     cause: str
+    cause_name: str = ""
+    """The name of the peer that is the cause; empty if the cause is something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +176,19 @@ def _fits(one: StoryEntry, wanted: Wanted, subjects: Collection[str]) -> bool:
 
 
 def _with_names(connection: RunReader, entries: list[StoryEntry]) -> tuple[EventView, ...]:
-    names = dict(_names(connection, {one.subject for one in entries}))
+    causes = {one.cause: one.cause.removeprefix("peer ") for one in entries if one.cause.startswith("peer ")}
+    names = dict(_names(connection, {*(one.subject for one in entries), *causes.values()}))
     return tuple(
-        EventView(one.order, one.at_unix_s, one.kind, one.subject, names.get(one.subject, ""), one.detail, one.cause)
+        EventView(
+            one.order,
+            one.at_unix_s,
+            one.kind,
+            one.subject,
+            names.get(one.subject, ""),
+            one.detail,
+            one.cause,
+            names.get(causes.get(one.cause, ""), ""),
+        )
         for one in entries
     )
 

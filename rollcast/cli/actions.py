@@ -12,6 +12,8 @@ from rollcast.runtime.errors import ConfigError, MalformedMessage
 
 PREVIEW_TIMEOUT_S = 30.0
 _PREVIEW = "/api/v1/acts/settings/preview"
+_DONE = {"drain": "drained", "ban": "banned", "enable": "enabled"}
+_DONE |= {"pin_on": "pinned on", "pin_off": "pinned off", "pin_auto": "no longer pinned"}
 _FIGURES = (
     ("utilisation", "learner busy"),
     ("steps_per_hour", "steps per hour"),
@@ -35,7 +37,7 @@ def act_on_peers(
     if json_output:
         print(json.dumps(answer, indent=2))
     else:
-        print("\n".join(outcome(act, answer)))
+        print("\n".join(outcome(act, names, answer)))
     return MalformedMessage.exit_code if answer["failed"] else 0
 
 
@@ -46,11 +48,13 @@ def show_preview(values: Mapping[str, Any], run: RunOptions, *, json_output: boo
     return 0
 
 
-def outcome(act: str, answer: Mapping[str, Any]) -> list[str]:
-    """Return a line for each peer: the act that was done, or the reason why it failed."""
-    done, failed = answer["done"], answer["failed"]
-    word = act.replace("_", " ")
-    return [*(f"{word}: {one}" for one in done), *(f"not done: {one['peer']}: {one['error']}" for one in failed)]
+def outcome(act: str, names: Sequence[str], answer: Mapping[str, Any]) -> list[str]:
+    """Return a line for each peer, under the name that the person gave: what was done, or why nothing was."""
+    failed = {one["peer"]: one["error"] for one in answer["failed"]}
+    return [
+        f"{name}: not changed: {failed[name]}" if name in failed else f"{name}: {_DONE.get(act, act)}"
+        for name in dict.fromkeys(names)
+    ]
 
 
 def preview_lines(answer: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 Json = Annotated[bool, Parameter(name="--json", negative=())]
+AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object.")]
+"""The same for commands whose docstring does not describe it."""
 Preview = Annotated[bool, Parameter(negative=())]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
 

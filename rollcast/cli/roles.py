@@ -106,8 +106,8 @@ def learner(
     config
         Configuration file (TOML). `rollcast config show --role learner` lists its keys.
     processes
-        Number of learner processes, one on each host. Slurm, Open MPI and TPU slices say it themselves, and the next
-        two as well. Short for --set distributed.processes=N.
+        Number of learner processes, one on each host. Under Slurm, Open MPI and on TPU slices, this option and the
+        next two are detected. Short for --set distributed.processes=N.
     process_id
         Number of this process; 0 leads. Short for --set distributed.process_id=N.
     coordinator_address

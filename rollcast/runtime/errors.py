@@ -8,6 +8,7 @@
     ├── MissingExtra           RC105  exit 69   a role's packages are not installed
     ├── MachineUnfit           RC106  exit 69   a machine has too little memory, disk or speed for a run
     ├── ShadowedPackage        RC107  exit 69   another package has the name of one of Rollcast's
+    ├── ReleaseMismatch        RC108  exit 76   the run expects another release of Rollcast
     ├── WaitTimedOut           RC201  exit 75   a wait reached its deadline
     ├── NoPeers                RC202  exit 75   no peer is connected that can generate rollouts
     ├── Unreachable            RC203  exit 69   another process cannot be reached
@@ -124,6 +125,10 @@ class ShadowedPackage(RollcastError):
 
     code = "RC107"
     exit_code = 69
+
+
+class ReleaseMismatch(RollcastError):
+    code, exit_code = "RC108", 76
 
 
 class WaitTimedOut(RollcastError):

@@ -46,6 +46,17 @@ def install_command(*extras: str) -> str:
     return f"{_installer()} {_requirement(extras, _origin())}"
 
 
+def install_command_from(url: str, *extras: str) -> str:
+    """Return the command that installs the wheel at a URL, with extras, into this interpreter's environment."""
+    return f"{_installer()} {_requirement(extras, {'url': url})}"
+
+
+def installed_sha256() -> str:
+    """Return the digest of the wheel that this installation came from; empty if it did not come from a wheel."""
+    archive = (_origin() or {}).get("archive_info", {})
+    return str(archive.get("hashes", {}).get("sha256", ""))
+
+
 def _origin() -> Mapping[str, Any] | None:
     """Return what pip recorded of the place that Rollcast came from; None if that was an index."""
     from importlib import metadata  # 15 ms, and every command imports this module

@@ -165,4 +165,4 @@ def test_a_preview_is_a_sentence_a_table_and_warnings() -> None:
 
 def test_outcome_lists_done_and_failed_peers() -> None:
     answer = {"done": ["a"], "failed": [{"peer": "b", "error": "it is banned"}]}
-    assert outcome("pin_on", answer) == ["pin on: a", "not done: b: it is banned"]
+    assert outcome("pin_on", ["a", "b"], answer) == ["a: pinned on", "b: not changed: it is banned"]

@@ -27,10 +27,11 @@ from peer.startup import make_engine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime import errors
-from rollcast.runtime.errors import ConfigError, RollcastError
+from rollcast.runtime.errors import ConfigError, ReleaseMismatch, RollcastError
 from rollcast.wire.donor_socket import request
 from rollcast.wire.joining.diagnose import HopFailed, failed_hop
 from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.release import check_release
 
 _NEW_TOKENS_MAX = 512  # longer rollouts would only make the measurement longer
 _TINY_VOCABULARY = 64
@@ -127,6 +128,10 @@ async def check_machine(
     vllm = await asyncio.to_thread(_vllm, config)
     checked = CheckResult(machine, checking.machine_findings(machine, config, vllm=vllm, runs=runs))
     if asked.invite is not None:
+        try:
+            check_release(asked.invite.release, "peer")
+        except ReleaseMismatch as error:
+            checked.findings.append(Finding.of("error", "release", error))
         await _ask_coordinator(asked, asked.invite, checked, progress, runs=runs)
     model = model or _run_model(checked.needs)
     if model is None:

@@ -29,8 +29,10 @@ def calibrate_run(
     ----------
     run_folder
         The coordinator's run folder. The run may still be running.
-    first_step, end_step
-        Use the steps from the first up to, but without, the end. Step 0 compiles and is left out by default.
+    first_step
+        First learner step to use. Step 0 compiles and is left out by default.
+    end_step
+        Learner step before which to stop; by default the end of the records.
     form
         Output format: table, json, csv (peers only) or html.
     """

@@ -23,8 +23,10 @@ def diff(before: Path, after: Path, /, *, form: FormatOption = "table") -> int:
 
     Parameters
     ----------
-    before, after
-        Plans that `rollcast capacity plan --out` saved.
+    before
+        The earlier plan, which `rollcast capacity plan --out` saved.
+    after
+        The later plan, saved in the same way.
     form
         Output format: table, json, csv (switched workers only) or html.
     """

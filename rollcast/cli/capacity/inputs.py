@@ -71,8 +71,8 @@ class DemandOptions:
     demand
         TOML file with [demand], [lengths] and [engine]; the shipped example if not given.
     run
-        Configuration of a run, of `rollcast up` or of the coordinator: its batches, groups, limits, conduct and most
-        tokens replace those of the demand file, so that the plan and the run cannot differ.
+        Configuration of `rollcast up` or of a coordinator. Its batches, groups, limits, rules and token limits replace
+        those of the demand file, so that the plan matches the run.
     model
         Model that generates the rollouts, for example qwen3-8b.
     staleness

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson
 from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, config_home, only_warnings, state_folder
 
 Out = Annotated[
@@ -18,7 +18,7 @@ Out = Annotated[
 
 
 def bugreport(
-    *, out: Out = None, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False
+    *, out: Out = None, state: StateFolder = None, config: ConfigFile = None, json_output: AsJson = False
 ) -> int:
     """Write an archive with this machine's hardware, state and log, without keys, invites, tokens, prompts or rollouts.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from rollcast.cli.durations import seconds_of
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson, Json
 from rollcast.cli.peer.folders import StateFolder, state_folder
 from rollcast.cli.peer.screen import screen
 from rollcast.runtime.errors import MalformedMessage
@@ -54,17 +54,17 @@ def status(*, state: StateFolder = None, json_output: Json = False, watch: bool 
             return 0
 
 
-def pause(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
+def pause(*, for_: For = None, state: StateFolder = None, json_output: AsJson = False) -> int:
     """Pause at once: generate nothing and relay nothing. Unfinished work goes to other machines."""
     return _control("pause", for_, state, json_output)
 
 
-def resume(*, state: StateFolder = None, json_output: Json = False) -> int:
+def resume(*, state: StateFolder = None, json_output: AsJson = False) -> int:
     """Resume work after a pause."""
     return _control("resume", None, state, json_output)
 
 
-def finish(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
+def finish(*, for_: For = None, state: StateFolder = None, json_output: AsJson = False) -> int:
     """Finish the current work, hand relaying over, and stop. With --for, pause for that time instead of stopping."""
     return _control("finish", for_, state, json_output)
 

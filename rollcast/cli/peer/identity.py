@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson, Json
 from rollcast.cli.peer.folders import StateFolder, state_folder
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
@@ -43,7 +43,7 @@ app = App(name="id", help="Show, back up or restore this machine's identity.")
 
 
 @app.default
-def show(*, state: StateFolder = None, json_output: Json = False) -> int:
+def show(*, state: StateFolder = None, json_output: AsJson = False) -> int:
     """Show this machine's identity; create it if there is none."""
     folder = state or state_folder()
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from rollcast.cli.durations import in_words, seconds_of
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson
 from rollcast.cli.peer.folders import (
     ConfigFile,
     StateFolder,
@@ -37,7 +37,7 @@ def leave(
     yes: Flag = False,
     state: StateFolder = None,
     config: ConfigFile = None,
-    json_output: Json = False,
+    json_output: AsJson = False,
 ) -> int:
     """Finish the current work, sign off from the coordinator, stop, and remove the service and the peer's state.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cyclopts import App
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson
 from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, only_warnings, state_folder
 from rollcast.runtime.config import override
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
@@ -19,7 +19,7 @@ app = App(name="limits", help="Show, set or reset limits on what this machine is
 
 
 @app.default
-def show(*, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
+def show(*, state: StateFolder = None, config: ConfigFile = None, json_output: AsJson = False) -> int:
     """Show every limit with its meaning and whether it was set here or comes from peer.toml."""
     return _change_and_print({}, state, config, json_output)
 
@@ -28,7 +28,7 @@ app.command(show, name="show")
 
 
 @app.command(name="set")
-def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
+def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None, json_output: AsJson = False) -> int:
     """Set limits. They apply at once to a running peer, and after every start. The value `none` removes a limit.
 
     Parameters
@@ -47,7 +47,7 @@ def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None
 
 
 @app.command
-def reset(*keys: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
+def reset(*keys: str, state: StateFolder = None, config: ConfigFile = None, json_output: AsJson = False) -> int:
     """Reset these limits, or all of them if no key is given, to those of peer.toml."""
     return _change_and_print({"reset": list(map(_bare, keys)) if keys else True}, state, config, json_output)
 

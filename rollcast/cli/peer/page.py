@@ -7,14 +7,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson
 from rollcast.cli.peer.control import ask
 from rollcast.cli.peer.folders import StateFolder
 
 Open = Annotated[bool, Parameter(name="--open", negative=())]
 
 
-def page(*, open_: Open = False, state: StateFolder = None, json_output: Json = False) -> int:
+def page(*, open_: Open = False, state: StateFolder = None, json_output: AsJson = False) -> int:
     """Print the address of this machine's page, which works on this machine only.
 
     The address contains a key that allows everything that you may do there: keep it like a password.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from peer.donor.install.units import Kind
-from rollcast.cli.options import Json
+from rollcast.cli.options import AsJson
 from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, config_home, state_folder
 from rollcast.runtime.errors import ConfigError, ServiceManager
 
@@ -35,7 +35,7 @@ def install(
     state: StateFolder = None,
     config: ConfigFile = None,
     memory_max: MemoryMax = "80%",
-    json_output: Json = False,
+    json_output: AsJson = False,
 ) -> int:
     """Install a sandboxed service that runs the peer now and at every boot, as `rollcast peer join` configured it.
 
@@ -61,7 +61,7 @@ def install(
 
 
 @app.command
-def remove(*, system: System = False, json_output: Json = False) -> int:
+def remove(*, system: System = False, json_output: AsJson = False) -> int:
     """Stop and remove the service. Configuration, identity and state stay.
 
     Parameters
@@ -86,7 +86,7 @@ def show(
     state: StateFolder = None,
     config: ConfigFile = None,
     memory_max: MemoryMax = "80%",
-    json_output: Json = False,
+    json_output: AsJson = False,
 ) -> int:
     """Print the unit file that `install` would write, without installing it.
 

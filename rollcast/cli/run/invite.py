@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -51,6 +52,9 @@ def make(
     values = {"role": role, "quota": quota, "lifetime_s": days * _DAY_S, "note": note}
     made = post_sync(Target.of(run), _PATH, values)
     print(json.dumps(made, indent=2) if json_output else made["command"])
+    if not json_output:
+        machines = "1 machine" if quota == 1 else f"{quota} machines"
+        print(f"Admits {machines} for {days:g} days. Send it privately: anyone who has it can join.", file=sys.stderr)
     return 0
 
 

@@ -56,16 +56,16 @@ def try_task(
     n
         Number of problems.
     seed
-        Which problems are drawn.
+        Seed of the choice of problems.
     answers
         File of answers, one a line: text, or JSON objects with `completion`. Further problems get none.
     from_run
-        Run folder whose newest completions are scored, instead of drawn problems. Episodes of an environment are shown
+        Run folder whose newest completions are scored, instead of new problems. Episodes of an environment are shown
         whole, with the reward that they had.
     settings
         Override a setting of the file, as `rollcast up` does; repeat for several, as section.key=value.
     json_output
-        Print one JSON object per line, and ask for nothing.
+        Print one JSON object per line, and do not ask for answers.
     """
     if not 1 <= n <= PROBLEMS_MOST:
         raise ConfigError(f"--n {n} is out of range", fix=f"use 1 to {PROBLEMS_MOST}")

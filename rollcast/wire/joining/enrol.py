@@ -30,6 +30,7 @@ from rollcast.wire.joining.diagnose import failed_hop
 from rollcast.wire.joining.gateways import gateways_in, save_gateways, saved_gateways
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp, text_in
+from rollcast.wire.joining.release import check_release
 from rollcast.wire.protocol import PROTOCOL_RANGE
 
 JOIN_DOMAIN = "rollcast/join/1"
@@ -95,10 +96,12 @@ async def enrol(
         Unreachable: the coordinator could not be reached in time; the message names the hop that failed.
         JoinRefused: the invite is wrong, expired or used up.
         WrongKey: the server that answers is not the coordinator that wrote the invite.
+        ReleaseMismatch: the invite names another release than this one.
         ProtocolMismatch: the two sides speak different protocol versions.
         MalformedMessage: the answer is not that of a join.
         RunFolderError: the credentials cannot be saved.
     """
+    check_release(invite.release, invite.role)
     places = invite.places(also)
     saved = await asyncio.to_thread(_reusable, invite, identity, state_folder, reuse_valid_for_s)
     if saved is not None:

@@ -7,7 +7,7 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +15,7 @@ from rollcast.runtime.errors import JoinRefused
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST, Bootstrap, bootstraps
+from rollcast.wire.joining.release import Release
 from rollcast.wire.limits import INVITE_LENGTH_MAX
 
 QUOTA_DEFAULT = 5  # identities an invite admits: one donor's machines, and few new ones for whoever was banned
@@ -48,6 +49,7 @@ class Invite:
     learner_public_key: str  # hex: the key that signs versions, whatever key the coordinator names
     token: str = field(repr=False)
     further: tuple[str, ...] = ()  # places of the same coordinator: see rollcast.wire.joining.bootstrap.PLACE_PATTERN
+    release: Release | None = None  # that the run expects of its machines; None: any that speaks the protocol
 
     def __post_init__(self) -> None:
         for name, form in _FORMS.items():
@@ -70,6 +72,8 @@ class Invite:
         values: dict[str, object] = {name: getattr(self, name) for name in _FORMS}
         if self.further:  # earlier releases can read an invite without them
             values["further"] = list(self.further)
+        if self.release is not None:
+            values["release"] = asdict(self.release)
         text = json.dumps(values, separators=(",", ":"))
         return _PREFIX + base64.urlsafe_b64encode(text.encode("ascii")).decode("ascii").rstrip("=")
 
@@ -90,9 +94,10 @@ class Invite:
         except (ValueError, RecursionError):
             raise _not_an_invite("part of it is missing or changed") from None
         further = values.pop("further", []) if isinstance(values, dict) else None
+        release = values.pop("release", None) if isinstance(values, dict) else None
         if not isinstance(values, dict) or values.keys() != _FORMS.keys() or not isinstance(further, list):
             raise _not_an_invite("it has other fields than this version of Rollcast expects")
-        return cls(**values, further=tuple(further))
+        return cls(**values, further=tuple(further), release=None if release is None else _release(release))
 
 
 async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
@@ -113,6 +118,12 @@ async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
             if content.strip():
                 return Invite.decode(content)
             await asyncio.sleep(_POLL_S)
+
+
+def _release(values: object) -> Release:
+    if not isinstance(values, dict) or not {"version"} <= values.keys() <= {"version", "sha256", "url"}:
+        raise _not_an_invite("its release is malformed")
+    return Release(**values)
 
 
 def _is_place(text: object) -> bool:

@@ -42,9 +42,9 @@ async def test_acts_are_performed_and_previewed(tmp_path: Path, capsys: pytest.C
     async with served(tmp_path, Given(routes=acts.routes)) as page:
         run = run_folder(tmp_path / "run", page.url)
         assert await asyncio.to_thread(workers.drain, "a", reason="move", run=run) == 0
-        assert capsys.readouterr().out == "drain: a\n"
+        assert capsys.readouterr().out == "a: drained\n"
         assert await asyncio.to_thread(workers.ban, "b", "who", run=run) == 76
-        assert "not done: who: no peer has this id" in capsys.readouterr().out
+        assert "who: not changed: no peer has this id" in capsys.readouterr().out
         assert await asyncio.to_thread(workers.enable, "a", "b", run=run, json_output=True) == 0
         assert json.loads(capsys.readouterr().out)["done"] == ["a", "b"]
         assert await asyncio.to_thread(workers.pin, "off", "a", run=run) == 0

@@ -89,7 +89,7 @@ async def test_invite_is_created_listed_and_revoked(site: Site, role: str) -> No
     with pytest.raises(JoinRefused, match="was revoked"):
         await ledger.claim_invite(token_hash(token), role, PeerId("q"), now_unix_s=NOW)
     rows = [(row.act, row.detail, row.outcome) for row in await page.audit()]
-    assert rows[0] == ("invite", f"{role}, for 2, 3600 s", "done")
+    assert rows[0] == ("invite", f"{role}, 2 machines, valid for 1 h", "done")
     assert made["invite"] not in str(await page.audit())
     for wrong in ({"quota": 0}, {"role": "learner"}, {"lifetime_s": 1}, {"note": "x" * 121}):
         assert (await page.post(PATH, wrong))[0] == 400

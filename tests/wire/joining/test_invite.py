@@ -34,7 +34,7 @@ def pack(values: object) -> str:
 
 
 def fields() -> dict[str, object]:
-    return {name: getattr(INVITE, name) for name in Invite.__slots__ if name != "further"}
+    return {name: getattr(INVITE, name) for name in Invite.__slots__ if name not in ("further", "release")}
 
 
 def test_an_invite_is_one_word() -> None:
