@@ -163,6 +163,6 @@ def _screen(checked: CheckResult) -> str:
         "",
         "This machine is fit."
         if not errors
-        else f"This machine is not fit: {errors} error(s). docs/errors.md has a section on each code.",
+        else f"This machine is not fit: {errors} {'error' if errors == 1 else 'errors'}. docs/errors.md has a section on each code.",
     ]
     return "\n".join(lines)

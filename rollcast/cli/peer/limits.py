@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from rollcast.runtime.config import override
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
 from rollcast.wire.donor_socket import request
 from rollcast.wire.joining.error_json import error_from_json
+
+_SHOWN_WIDTH = 12  # of a limit's value
+_WIDTH_LEAST = 72
 
 app = App(name="limits", help="Show, set or reset limits on what this machine is used for.")
 
@@ -114,7 +119,12 @@ def _screen(reply: dict[str, Any], *, changed: bool) -> str:
         if changed and key not in mine:
             continue
         shown = "none" if value in (None, []) else value if isinstance(value, str) else json.dumps(value)
-        lines.append(f"{'*' if key in mine else ' '} {key:<{width}}  {shown:<12}  {meanings.get(key, '')}")
+        head = f"{'*' if key in mine else ' '} {key:<{width}}  {shown:<{_SHOWN_WIDTH}}  "
+        indent = " " * (width + _SHOWN_WIDTH + 6)
+        across = max(_WIDTH_LEAST, shutil.get_terminal_size().columns)
+        lines.append(
+            textwrap.fill(head + meanings.get(key, ""), across, subsequent_indent=indent, break_on_hyphens=False)
+        )
     if not lines:
         lines.append("Local limits cleared; the limits of peer.toml apply.")
     if mine:

@@ -58,9 +58,10 @@ STARTS: dict[str, Start] = {
         (
             "rollcast identity learner.key            # prints the learner's public key",
             "rollcast coordinator coordinator.toml --set learner_public_key=KEY",
-            "rollcast peer run origin.toml            # after copying its invite from runs/coordinator/secrets/",
-            "rollcast learner learner.toml            # likewise",
-            "rollcast invite --role peer --quota 8    # a line for each donor",
+            "cp runs/coordinator/secrets/invite-*.txt .",
+            "rollcast peer run origin.toml",
+            "rollcast learner learner.toml",
+            "rollcast invite --quota 8 --run-folder runs/coordinator    # prints the line for donors",
         ),
     ),
 }
