@@ -159,10 +159,11 @@ def _screen(checked: CheckResult) -> str:
         lines += ["", str(worth["sentence"]), *(f"  {reason}" for reason in worth["reasons"])]
         lines += [f"  would help: {one}" for one in worth["what_would_help"]]
     errors = sum(finding.level == "error" for finding in checked.findings)
+    counted = "1 error" if errors == 1 else f"{errors} errors"
     lines += [
         "",
         "This machine is fit."
         if not errors
-        else f"This machine is not fit: {errors} {'error' if errors == 1 else 'errors'}. docs/errors.md has a section on each code.",
+        else f"This machine is not fit: {counted}. docs/errors.md has a section on each code.",
     ]
     return "\n".join(lines)
