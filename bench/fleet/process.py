@@ -19,6 +19,7 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.invite import Invite
 
+NO_PEER_TIMEOUT_S = 600.0  # thousands of peers take minutes to join on a busy machine
 _STOP_TIMEOUT_S = 20.0
 _THAW_TIMEOUT_S = 60.0
 _POLL_S = 0.02
@@ -90,7 +91,8 @@ class CoordinatorProcess:
             f"[relay]\ndial_back = {str(shape.dial_back).lower()}\n"
             f"[lease]\ndeadline_s = {shape.lease_deadline_s}\n"
             f"[membership]\nheartbeat_interval_s = {shape.heartbeat_interval_s}\n"
-            f'heartbeat_timeout_s = {shape.heartbeat_timeout_s}\n[store]\nurl = "{store_url}"\n{gateways}'
+            f"heartbeat_timeout_s = {shape.heartbeat_timeout_s}\nno_peer_timeout_s = {NO_PEER_TIMEOUT_S}\n"
+            f'[store]\nurl = "{store_url}"\n{gateways}'
         )
         self._process: subprocess.Popen[bytes] | None = None
 

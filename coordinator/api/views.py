@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import Field
 
 from coordinator.core.status.reputations import ReputationsView, build_reputations
+from coordinator.core.status.turns import Turns, at_once
 from coordinator.http.routes import Answer, Call, JsonText, Query, Route, Topic
 from coordinator.views.broadcast import BroadcastView
 from coordinator.views.capacity import DECISIONS, DECISIONS_SHOWN, CapacityView
@@ -30,7 +31,9 @@ log = structlog.get_logger()
 
 MEMBERS_SENT_PER_SECOND = 2000  # with more members, tables are sent every few seconds
 CAPACITY_S = 3.0  # plans and prices change by the minute
+MADE_AT_ONCE_MAX = 1000  # members; the views of more are made in several turns of the event loop
 KEPT_S = 0.5  # a view's text is made at most twice a second
+KEPT_LARGE_S = 2.0  # a large one is made less often, and read by the stream at its next tick
 EVENTS_AT_ONCE = 200
 NEWEST_CLONES_READ = 32
 _TICK_JITTER_S = 0.2  # a tick that comes this much early still counts as due
@@ -94,6 +97,49 @@ class _Text:
             self._made_at_s, self._text = now_s, to_text(self._make())
         return self._text
 
+    async def get(self) -> JsonText:
+        return self()
+
+
+class _LargeText:
+    """The JSON of a view with all members, made in several turns of the event loop if there are many of them."""
+
+    def __init__(self, make: Callable[[], Turns[object]], members: Callable[[], int]) -> None:
+        self._make = make
+        self._members = members
+        self._kept = _Text(lambda: at_once(make()))
+        self._making: asyncio.Future[JsonText] | None = None
+        self._made_at_s = float("-inf")
+
+    async def get(self) -> JsonText:
+        """Return the text; callers at the same time, and within KEPT_S seconds, share one."""
+        if self._members() <= MADE_AT_ONCE_MAX:
+            return self._kept()
+        return await asyncio.shield(self._begun())
+
+    def topic(self) -> JsonText | None:
+        """Return the text for the stream; None: a large one is being made, and is there at a later call."""
+        if self._members() <= MADE_AT_ONCE_MAX:
+            return self._kept()
+        making = self._begun()
+        return making.result() if making.done() else None
+
+    def _begun(self) -> asyncio.Future[JsonText]:
+        now_s = asyncio.get_running_loop().time()
+        if self._making is None or (self._making.done() and now_s - self._made_at_s >= KEPT_LARGE_S):
+            self._making = asyncio.ensure_future(self._made())
+        return self._making
+
+    async def _made(self) -> JsonText:
+        turns = self._make()
+        while True:
+            try:
+                next(turns)
+            except StopIteration as end:
+                self._made_at_s = asyncio.get_running_loop().time()
+                return to_text(end.value)
+            await asyncio.sleep(0)
+
 
 def to_text(view: object) -> JsonText:
     """Return the JSON of dataclasses; numbers that are not finite become null."""
@@ -103,7 +149,7 @@ def to_text(view: object) -> JsonText:
 class _Throttled:
     """A topic that is sent less often the larger it is: watching the run must not slow it down."""
 
-    def __init__(self, text: _Text, every_s: Callable[[], float]) -> None:
+    def __init__(self, text: Callable[[], JsonText | None], every_s: Callable[[], float]) -> None:
         self._text = text
         self._every_s = every_s
         self._sent_at_s = float("-inf")
@@ -112,8 +158,10 @@ class _Throttled:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._sent_at_s < self._every_s() - _TICK_JITTER_S:
             return None
-        self._sent_at_s = now_s
-        return self._text()
+        text = self._text()
+        if text is not None:
+            self._sent_at_s = now_s
+        return text
 
 
 class _Polled:
@@ -153,15 +201,16 @@ class ViewRoutes:
         self._runs = Runs(folder)
         self._rows = StoryRows(folder)
         self._decisions: tuple[EventView, ...] = ()
-        self._overview, self._workers = _Text(self._registry.overview), _Text(self._registry.workers)
-        self._broadcast = _Text(self._registry.broadcast)
-        self._capacity = _Text(lambda: self._registry.capacity(self._decisions))
+        self._overview = _Text(self._registry.overview)
+        self._workers = _LargeText(self._registry.workers, self._members)
+        self._broadcast = _LargeText(self._registry.broadcast, self._members)
+        self._capacity = _LargeText(lambda: self._registry.capacity(self._decisions), self._members)
         self._sent_sample_s = 0.0
         self._last_event, self._events_polled_s = 0, float("-inf")
         self._steps_polled_s = float("-inf")
 
     def routes(self) -> list[Route]:
-        views: tuple[tuple[str, Callable[[], JsonText], Any, str], ...] = (
+        views: tuple[tuple[str, _Text | _LargeText, Any, str], ...] = (
             ("overview", self._overview, Overview, "Return the run's overview: figures, alerts, and its current wait."),
             ("workers", self._workers, WorkersView, "Return every member as a row."),
             (
@@ -249,11 +298,11 @@ class ViewRoutes:
 
         return [
             Topic("overview", self._overview),
-            Topic("workers", _Throttled(self._workers, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
-            Topic("broadcast", _Throttled(self._broadcast, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
+            Topic("workers", _Throttled(self._workers.topic, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
+            Topic("broadcast", _Throttled(self._broadcast.topic, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
             Topic(
                 "capacity",
-                _Throttled(self._capacity, lambda: max(CAPACITY_S, self._members() / MEMBERS_SENT_PER_SECOND)),
+                _Throttled(self._capacity.topic, lambda: max(CAPACITY_S, self._members() / MEMBERS_SENT_PER_SECOND)),
             ),
             Topic("history", self._new_sample, nothing),
             Topic("steps", _Polled(self._new_steps), nothing),
@@ -286,7 +335,7 @@ class ViewRoutes:
 
     async def _get_capacity(self, _call: Call) -> Answer:
         self._decisions = await self._in_thread(self._newest_decisions)
-        return self._capacity()
+        return await self._capacity.get()
 
     async def _get_reputations(self, call: Call) -> Answer:
         return to_text(build_reputations(self._run.core.state, call.query.peer))
@@ -376,8 +425,8 @@ class ViewRoutes:
             return ()
 
 
-def _handler(text: Callable[[], JsonText]) -> Callable[[Call], Coroutine[Any, Any, Answer]]:
+def _handler(text: _Text | _LargeText) -> Callable[[Call], Coroutine[Any, Any, Answer]]:
     async def handle(_call: Call) -> Answer:
-        return text()
+        return await text.get()
 
     return handle

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_status
+from coordinator.core.status.turns import Turns
 from coordinator.views.relay_tree import Shape, SlowestBranch, Tree, build_tree, slowest_branch
 from coordinator.views.versions import VersionHistory, VersionView
 
@@ -25,13 +26,16 @@ _STATUS_FIELDS = tuple(field.name for field in fields(BroadcastStatus))
 
 def build_broadcast(
     state: CoreState, shape: Shape, versions: VersionHistory, *, now: float, unix_s: float
-) -> BroadcastView:
-    """Return the view of the core's state. ``shape`` caches what does not change between two plans."""
+) -> Turns[BroadcastView]:
+    """Return the view of the core's state, in turns. ``shape`` caches what does not change between two plans."""
     status = build_broadcast_status(state, now=now)
+    yield
     versions.observe(state)
+    tree = yield from build_tree(state, shape, now)
+    yield
     return BroadcastView(
         **{name: getattr(status, name) for name in _STATUS_FIELDS},
-        tree=build_tree(state, shape, now),
+        tree=tree,
         history=versions.view(),
         slowest_branch=slowest_branch(state, now),
         at_unix_s=round(unix_s, 3),

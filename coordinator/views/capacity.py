@@ -10,6 +10,7 @@ from coordinator.core.activation.pool import measured_slots_per_s
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
+from coordinator.core.status.turns import Turns, slices
 from coordinator.views.event_rows import EventView
 from coordinator.views.workers import KnownMembers
 
@@ -76,14 +77,21 @@ def build_capacity(
     *,
     now: float,
     unix_s: float,
-) -> CapacityView:
-    """Return the view of the core's state; ``decisions`` come from the ledger, ``now`` is the core's clock."""
+) -> Turns[CapacityView]:
+    """Return the view of the core's state, in turns.
+
+    ``decisions`` come from the ledger, ``now`` is the core's clock.
+    """
     has_prices = bool(state.prices) or spending is not None
+    workers: list[CapacityWorker] = []
+    for some in slices([one for one in state.members if one.role == "peer"]):
+        workers += [_worker(state, known, one, has_prices, now) for one in some]
+        yield
     return CapacityView(
         mode=activation.mode,
         activation=activation,
         has_prices=has_prices,
-        workers=tuple(_worker(state, known, one, has_prices, now) for one in state.members if one.role == "peer"),
+        workers=tuple(workers),
         providers=None if spending is None else tuple(dict(one) for one in spending["providers"]),
         spending=None if spending is None else dict(spending),
         decisions=decisions,

@@ -9,6 +9,7 @@ from typing import Any
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.status.status import RunStatus
+from coordinator.core.status.turns import Turns
 from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
 from coordinator.views.broadcast import BroadcastView, build_broadcast
 from coordinator.views.capacity import CapacityView, build_capacity
@@ -68,18 +69,18 @@ class ViewRegistry:
             unix_s=run.unix_clock(),
         )
 
-    def workers(self) -> WorkersView:
-        """Return the table of all members."""
+    def workers(self) -> Turns[WorkersView]:
+        """Return the table of all members, in turns."""
         run = self.run
         return build_workers(run.core.state, self._known, now=run.clock(), unix_s=run.unix_clock())
 
-    def broadcast(self) -> BroadcastView:
-        """Return the Broadcast page's view."""
+    def broadcast(self) -> Turns[BroadcastView]:
+        """Return the Broadcast page's view, in turns."""
         run = self.run
         return build_broadcast(run.core.state, self._shape, self._versions, now=run.clock(), unix_s=run.unix_clock())
 
-    def capacity(self, decisions: tuple[EventView, ...]) -> CapacityView:
-        """Return the Capacity page's view."""
+    def capacity(self, decisions: tuple[EventView, ...]) -> Turns[CapacityView]:
+        """Return the Capacity page's view, in turns."""
         run = self.run
         activation = run.core.activation_status()
         return build_capacity(
@@ -92,11 +93,8 @@ class ViewRegistry:
             unix_s=run.unix_clock(),
         )
 
-    def sample(self) -> Iterator[None]:
-        """Take a sample for the charts and update the alerts, also while no page is open.
-
-        Yields between its parts, so that the event loop serves others there: each takes a while for a large fleet.
-        """
+    def sample(self) -> Turns[None]:
+        """Take a sample for the charts and update the alerts, in turns, also while no page is open."""
         run, status, spending = self.run, self._status(), self.run.spending()
         yield
         state, now = run.core.state, run.clock()

@@ -12,6 +12,7 @@ from coordinator.core.events.events import LinkFacts
 from coordinator.core.members.membership import Member
 from coordinator.core.status.broadcast import furthest_behind, share_held
 from coordinator.core.status.peers import took_s
+from coordinator.core.status.turns import Turns
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import path_of
 
@@ -98,6 +99,10 @@ class _Sum:
     lan_pairs: int = 0
 
 
+HOPS_A_TURN = 8000
+"""Hops that are summed up in one turn of the event loop."""
+
+
 class Shape:
     """Caches edges by their ends and depths until the next plan, and the edges between regions for REGION_EDGES_S."""
 
@@ -108,18 +113,18 @@ class Shape:
         self.edges: Mapping[tuple[PeerId, PeerId], tuple[int, ...]] = {}
         self.depths: Mapping[PeerId, int] = {}
 
-    def follow(self, plan: Plan | None) -> None:
-        """Replace the cached plan if ``plan`` is another one."""
+    def follow(self, plan: Plan | None) -> Turns[None]:
+        """Replace the cached plan if ``plan`` is another one, in turns."""
         if plan is self._plan:
             return
-        self._plan, self.region_edges_until = plan, float("-inf")
-        found: dict[tuple[PeerId, PeerId], list[int]] = {}
+        found: dict[tuple[PeerId, PeerId], tuple[int, ...]] = {}
         for stripe in () if plan is None else plan.stripes:
-            number = int(stripe.stripe)
+            number = (int(stripe.stripe),)
             for child, parent in stripe.parents.items():
-                found.setdefault((parent, child), []).append(number)
-        self.edges = {pair: tuple(stripes) for pair, stripes in found.items()}
-        self.depths = {} if plan is None else depths_of(plan)
+                found[parent, child] = found.get((parent, child), ()) + number
+            yield
+        depths = {} if plan is None else depths_of(plan)
+        self._plan, self.edges, self.depths, self.region_edges_until = plan, found, depths, float("-inf")
 
 
 def depths_of(plan: Plan) -> dict[PeerId, int]:
@@ -135,17 +140,24 @@ def depths_of(plan: Plan) -> dict[PeerId, int]:
     return depths
 
 
-def build_tree(state: CoreState, shape: Shape, now: float) -> Tree:
-    """Return the plan in force with the measured rates of its hops; those between regions may be REGION_EDGES_S old."""
-    shape.follow(state.relay.plan)
+def build_tree(state: CoreState, shape: Shape, now: float) -> Turns[Tree]:
+    """Return the plan in force with the measured rates of its hops, in turns.
+
+    Those between regions may be REGION_EDGES_S old.
+    """
+    yield from shape.follow(state.relay.plan)
+    yield
     members = [one for one in state.members if one.role != "peer" or not one.reputation.dark]
     by_region = sum(one.role == "peer" for one in members) > PEERS_DRAWN_MAX
     groups = {one.peer_id: group_of(one) if by_region else str(one.peer_id) for one in members}
     nodes = _nodes(state, shape, members, groups)
+    yield
     if not by_region:
-        return Tree(False, nodes, _edges(state, shape, groups))
+        edges = yield from _edges(state, shape, groups)
+        return Tree(False, nodes, edges)
     if now >= shape.region_edges_until:  # they are sums over thousands of hops
-        shape.region_edges, shape.region_edges_until = _edges(state, shape, groups), now + REGION_EDGES_S
+        shape.region_edges = yield from _edges(state, shape, groups)
+        shape.region_edges_until = now + REGION_EDGES_S
     return Tree(True, nodes, shape.region_edges)
 
 
@@ -183,11 +195,13 @@ def _node(state: CoreState, shape: Shape, node_id: str, members: list[Member]) -
     )
 
 
-def _edges(state: CoreState, shape: Shape, groups: Mapping[PeerId, str]) -> tuple[TreeEdge, ...]:
-    """Return the edges between the nodes that are drawn; hops within a region are left out."""
+def _edges(state: CoreState, shape: Shape, groups: Mapping[PeerId, str]) -> Turns[tuple[TreeEdge, ...]]:
+    """Return the edges between the nodes that are drawn, in turns; hops within a region are left out."""
     sums: dict[Edge, _Sum] = {}
     links = _Links(state)
-    for (parent, child), stripes in shape.edges.items():
+    for number, ((parent, child), stripes) in enumerate(shape.edges.items(), start=1):
+        if not number % HOPS_A_TURN:
+            yield
         source, target = groups.get(parent), groups.get(child)
         if source is None or target is None or source == target:
             continue

@@ -13,6 +13,7 @@ from coordinator.core.events.events import LinkFacts
 from coordinator.core.events.prices import Price
 from coordinator.core.members.membership import Departed, Member, Reputation
 from coordinator.core.status.peers import accept_share, took_s, version_lag
+from coordinator.core.status.turns import Turns, slices
 from coordinator.core.traversal.status import reachability
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PATHS, path_of
@@ -135,18 +136,17 @@ def _make_room(known: dict[Any, Any]) -> None:
         known.clear()
 
 
-def build_workers(state: CoreState, known: KnownMembers, *, now: float, unix_s: float) -> WorkersView:
-    """Return the table of the core's state."""
-    rows = tuple(_rows(state, known, now))
-    left_out = max(0, len(state.members) - ROWS_MAX)
-    return WorkersView(COLUMNS, rows, left_out, round(unix_s, 3))
+def build_workers(state: CoreState, known: KnownMembers, *, now: float, unix_s: float) -> Turns[WorkersView]:
+    """Return the table of the core's state, in turns."""
+    members, rows = list(state.members), list[tuple[Any, ...]]()
+    for some in slices(members[:ROWS_MAX]):
+        rows += [_row(state, known, member, now, member.state, member.reason) for member in some]
+        yield
+    rows += _rows_of_others(state, known, now)
+    return WorkersView(COLUMNS, tuple(rows), max(0, len(members) - ROWS_MAX), round(unix_s, 3))
 
 
-def _rows(state: CoreState, known: KnownMembers, now: float) -> Iterator[tuple[Any, ...]]:
-    for number, member in enumerate(state.members):
-        if number >= ROWS_MAX:
-            break
-        yield _row(state, known, member, now, member.state, member.reason)
+def _rows_of_others(state: CoreState, known: KnownMembers, now: float) -> Iterator[tuple[Any, ...]]:
     gone = state.members.departed()
     for departed in gone:
         yield _departed_row(state, known, departed, now)

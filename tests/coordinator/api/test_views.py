@@ -155,3 +155,19 @@ async def test_tables_of_large_fleets_are_sent_less_often(tmp_path: Path, monkey
     assert topics["workers"].make() is not None
     assert topics["workers"].make() is None
     assert [topics["overview"].make() is not None for _ in range(2)] == [True, True]
+
+
+async def test_views_of_many_members_are_made_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(reads_module, "MADE_AT_ONCE_MAX", 1)
+    run = world("a", "b")
+    views = ViewRoutes(
+        ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), RunFolder(tmp_path / "one").prepare()
+    )
+    topics = {topic.name: topic for topic in views.topics()}
+    for name in ("workers", "broadcast", "capacity"):
+        assert topics[name].make() is None, "it is being made"
+    texts = await asyncio.gather(views._workers.get(), views._workers.get())
+    assert texts[0] is texts[1]
+    assert [row[1] for row in json.loads(texts[0])["rows"]] == ["origin", "a", "b"]
+    assert topics["workers"].make() is texts[0]
+    assert json.loads(await views._broadcast.get())["peers_holding"]["total"] == 2

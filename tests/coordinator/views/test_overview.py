@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from coordinator.core.events.events import BatchRequested
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained
 from coordinator.core.events.prices import Price
+from coordinator.core.status.turns import at_once
 from coordinator.views.alerts import Alert, Health
 from coordinator.views.history import COARSE_S, FINE_KEPT_S, SAMPLE_S, History, merged
 from coordinator.views.overview import build_overview, count_workers, limits, waiting_view
@@ -186,7 +187,7 @@ def registry(run: World) -> ViewRegistry:
 def test_alerts_are_found_while_no_page_is_open() -> None:
     run = World()
     views = registry(run)
-    list(views.sample())
+    at_once(views.sample())
     run.now += 30.0
     alerts = {one.id: one.since_s for one in views.overview().alerts}
     assert alerts == {"no_origin": 30.0, "no_workers": 30.0}
@@ -196,10 +197,10 @@ def test_rates_are_those_of_the_last_minutes() -> None:
     run = world("a")
     views = registry(run)
     assert views.overview().rollouts_per_s is None
-    list(views.sample())
+    at_once(views.sample())
     run.now += 10.0
     run.core.state.accounts.accepted += 40
-    list(views.sample())
+    at_once(views.sample())
     assert views.overview().rollouts_per_s == pytest.approx(4.0)
     newest = views.history.newest()
     assert newest is not None
@@ -208,6 +209,6 @@ def test_rates_are_those_of_the_last_minutes() -> None:
 
 def test_every_view_is_made_of_the_same_run() -> None:
     views = registry(world("a", "b"))
-    assert [row[1] for row in views.workers().rows] == ["origin", "a", "b"]
-    assert views.broadcast().peers_holding.total == 2
-    assert [one.name for one in views.capacity(()).workers] == ["a", "b"]
+    assert [row[1] for row in at_once(views.workers()).rows] == ["origin", "a", "b"]
+    assert at_once(views.broadcast()).peers_holding.total == 2
+    assert [one.name for one in at_once(views.capacity(())).workers] == ["a", "b"]

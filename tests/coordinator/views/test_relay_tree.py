@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.status.broadcast import build_broadcast_status
+from coordinator.core.status.turns import at_once
 from coordinator.views import relay_tree as tree
 from coordinator.views.broadcast import build_broadcast
 from coordinator.views.relay_tree import Shape, build_tree, depths_of, group_of, slowest_branch
@@ -30,7 +31,7 @@ def give_links(found: CoordinatorCore, **rates: float) -> None:
 def test_every_member_is_a_node_and_every_hop_of_the_plan_an_edge() -> None:
     found = core("a", "b")
     give_links(found, origin=8e6, a=2e6, b=0.0)
-    drawn = build_tree(found.state, Shape(), 0.0)
+    drawn = at_once(build_tree(found.state, Shape(), 0.0))
     nodes = {one.id: one for one in drawn.nodes}
     assert not drawn.by_region
     assert {name: (one.role, one.region, one.depth, one.peers, one.share_held) for name, one in nodes.items()} == {
@@ -53,15 +54,15 @@ def test_large_tree_is_grouped_by_region(monkeypatch: pytest.MonkeyPatch) -> Non
     found = core("a", "b", "c", "d")
     give_links(found, origin=8e6, a=2e6, b=1e6, c=2e6, d=1e6)
     shape = Shape()
-    drawn = build_tree(found.state, shape, 0.0)
+    drawn = at_once(build_tree(found.state, shape, 0.0))
     assert drawn.by_region
     assert {one.id: one.peers for one in drawn.nodes} == {"origin": 1, "region:eu": 2, "region:us": 2}
     edges = {(one.source, one.target): one for one in drawn.edges}
     assert all(source != target for source, target in edges)
     assert edges["region:eu", "region:us"].bytes_per_s == 8e6
     give_links(found, a=20e6)
-    assert build_tree(found.state, shape, 1.0).edges is drawn.edges
-    later = {(one.source, one.target): one for one in build_tree(found.state, shape, 9.0).edges}
+    assert at_once(build_tree(found.state, shape, 1.0)).edges is drawn.edges
+    later = {(one.source, one.target): one for one in at_once(build_tree(found.state, shape, 9.0)).edges}
     assert later["region:eu", "region:us"].bytes_per_s == 44e6
 
 
@@ -97,7 +98,7 @@ def test_the_slowest_branch_leads_to_the_member_that_the_version_reaches_last() 
 
 def test_tree_is_empty_before_a_plan() -> None:
     found = World().core
-    assert build_tree(found.state, Shape(), 0.0).nodes == ()
+    assert at_once(build_tree(found.state, Shape(), 0.0)).nodes == ()
     assert slowest_branch(found.state, 0.0) is None
 
 
@@ -132,7 +133,7 @@ def test_only_the_newest_are_kept() -> None:
 
 def test_view_is_the_status_with_tree_and_earlier_versions() -> None:
     found = core("a", "b")
-    view = build_broadcast(found.state, Shape(), VersionHistory(), now=NOW, unix_s=3.0)
+    view = at_once(build_broadcast(found.state, Shape(), VersionHistory(), now=NOW, unix_s=3.0))
     plain = msgspec.json.decode(msgspec.json.encode(view))
     status = msgspec.json.decode(msgspec.json.encode(build_broadcast_status(found.state, now=NOW)))
     assert status.items() <= plain.items()

@@ -11,17 +11,19 @@ from coordinator.core.events.events import PeerLeft
 from coordinator.core.events.operator_events import PeerBanned
 from coordinator.core.events.prices import Price
 from coordinator.core.events.reach_events import ReachabilityTold
+from coordinator.core.status.turns import MEMBERS_A_TURN, at_once
 from coordinator.views import workers
 from coordinator.views.capacity import DECISIONS, build_capacity
 from coordinator.views.event_rows import EventView
 from coordinator.views.workers import COLUMNS, KnownMembers, build_workers
 from rollcast.wire.ids import PeerId
+from tests.coordinator.core_world import World, joined
 from tests.coordinator.views.viewed import NOW, core, facts, link, world
 
 
 def rows(found: CoordinatorCore, known: KnownMembers | None = None) -> dict[str, dict[str, Any]]:
     """Return the rows of the table by name."""
-    view = build_workers(found.state, known or KnownMembers(), now=NOW + 2.0, unix_s=5.0)
+    view = at_once(build_workers(found.state, known or KnownMembers(), now=NOW + 2.0, unix_s=5.0))
     assert view.columns == COLUMNS
     assert all(len(row) == len(COLUMNS) for row in view.rows)
     assert msgspec.json.decode(msgspec.json.encode(view))["at_unix_s"] == 5.0
@@ -77,7 +79,7 @@ def test_banned_identities_stay_listed() -> None:
 
 def test_large_fleet_is_truncated(monkeypatch: Any) -> None:
     monkeypatch.setattr(workers, "ROWS_MAX", 2)
-    view = build_workers(core("a", "b").state, KnownMembers(), now=NOW, unix_s=0.0)
+    view = at_once(build_workers(core("a", "b").state, KnownMembers(), now=NOW, unix_s=0.0))
     assert (len(view.rows), view.left_out) == (2, 1)
 
 
@@ -105,7 +107,9 @@ def test_every_worker_has_its_price_its_speed_and_its_reason() -> None:
     reputation = found.state.members.reputation(PeerId("b"))
     reputation.standby, reputation.pin, reputation.slots_per_s = "off: not needed", "off", 0.25
     event = EventView(3, 1.0, "standby", "b", "b", "off: not needed", "plan 1")
-    view = build_capacity(found.state, found.activation_status(), KnownMembers(), None, (event,), now=NOW, unix_s=4.0)
+    view = at_once(
+        build_capacity(found.state, found.activation_status(), KnownMembers(), None, (event,), now=NOW, unix_s=4.0)
+    )
     assert [(one.name, one.on, one.pin, one.reason, one.usd_per_hour, one.rollouts_per_s) for one in view.workers] == [
         ("a", True, "", "", 2.0, None),
         ("b", False, "off", "off: not needed", 0.0, 0.25),
@@ -117,12 +121,28 @@ def test_every_worker_has_its_price_its_speed_and_its_reason() -> None:
 def test_rented_workers_bring_their_providers() -> None:
     spending = {"providers": [{"provider": "aws", "machine_usd": 1.0}], "usd_per_hour": 2.0}
     found = core("a")
-    view = build_capacity(found.state, found.activation_status(), KnownMembers(), spending, (), now=NOW, unix_s=4.0)
+    view = at_once(
+        build_capacity(found.state, found.activation_status(), KnownMembers(), spending, (), now=NOW, unix_s=4.0)
+    )
     assert view.providers == ({"provider": "aws", "machine_usd": 1.0},)
     assert view.spending == spending
 
 
 def test_no_cost_is_stated_where_no_worker_has_a_price() -> None:
     found = core("a")
-    view = build_capacity(found.state, found.activation_status(), KnownMembers(), None, (), now=NOW, unix_s=4.0)
+    view = at_once(
+        build_capacity(found.state, found.activation_status(), KnownMembers(), None, (), now=NOW, unix_s=4.0)
+    )
     assert (view.has_prices, view.workers[0].usd_per_hour) == (False, None)
+
+
+def test_members_that_leave_between_two_turns_are_shown_as_they_were() -> None:
+    large = World(validate_every_event=False)
+    large.handle(joined("origin", role="origin"))
+    for number in range(MEMBERS_A_TURN + 1):
+        large.core.state.members.join(joined(f"p{number}"), 0.0)
+    turns = build_workers(large.core.state, KnownMembers(), now=1.0, unix_s=1.0)
+    next(turns)
+    large.core.state.members.join(joined("late"), 1.0)
+    names = [row[1] for row in at_once(turns).rows]
+    assert names == ["origin", *(f"p{number}" for number in range(MEMBERS_A_TURN + 1))]
