@@ -12,8 +12,10 @@ import argparse
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any, TypeVar
 
 from bench.broadcast.plan_rate import depth_of, plan_rate
 from bench.machine import Outcome
@@ -21,8 +23,11 @@ from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.nodes import Plan, RelayNode
 from coordinator.core.broadcast.planner import PlanShape, RelayPlanner
 from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
+from coordinator.relays.packing import ProblemReader, SolutionReader, pack_problem, pack_solution
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
+
+T = TypeVar("T")
 
 MBIT = 1e6 / 8
 ORIGIN_MBIT_S = 1000.0
@@ -71,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures = {"seconds": median(times_s)} | _quality(fresh, nodes)
     figures["leave_seconds"], figures["leave_parts_sent"] = _timed_replan(planner, nodes[:-1])
     figures["join_seconds"], figures["join_parts_sent"] = _timed_replan(planner, nodes)
-    figures["loop_seconds"] = _loop_seconds(planner, nodes[:-1])
+    figures |= _beside(shape, nodes)
     settings = {name: getattr(arguments, name) for name in ("peers", "stripes", "seed", "punching")}
     return Outcome(settings, figures)
 
@@ -104,17 +109,43 @@ def _timed_replan(planner: RelayPlanner, nodes: list[RelayNode]) -> tuple[float,
     return time.process_time() - started_s, float(len(sent))
 
 
-def _loop_seconds(planner: RelayPlanner, nodes: list[RelayNode]) -> float:
-    """Return the seconds on one core that stay with the event loop when a plan is solved beside it."""
-    present = {node.peer_id for node in nodes}
-    begun_s = time.process_time()
-    problem = planner.problem(nodes)
-    assert problem is not None
-    asked_s = time.process_time()
-    problem.solve()
-    solved_s = time.process_time()
-    planner.take(problem, present)
-    return time.process_time() - solved_s + asked_s - begun_s
+def _beside(shape: PlanShape, nodes: list[RelayNode]) -> dict[str, float]:
+    """Return the seconds on one core that stay with the event loop when another process solves the plans.
+
+    ``loop_first_seconds``: of a first plan, of which every assignment is new; ``loop_seconds``: after a member left.
+    ``loop_turn_ms_max``: the longest turn, besides reading the members' rates.
+    """
+    planner, there, turns = RelayPlanner(shape), ProblemReader(shape), _Turns()
+    figures, newest = dict[str, float](), None
+    for name, members in (("loop_first_seconds", nodes), ("loop_seconds", nodes[:-1])):
+        before_s = sum(turns.took_s)
+        problem = turns.run(planner.problem, members, beside=True)
+        assert problem is not None
+        solved, packed = None, pack_problem(problem, continues=newest is not None)
+        while (data := turns.run(next, packed, None)) is not None:
+            solved = there.take(data, newest)
+        assert solved is not None
+        newest, reader, found = solved.solve(), SolutionReader(problem, problem.before), None
+        for message in pack_solution(solved):
+            found = turns.run(reader.take, message)
+        assert found is not None
+        problem.solved(found)
+        turns.run(planner.take, problem, {node.peer_id for node in members})
+        figures[name] = sum(turns.took_s) - before_s
+    return figures | {"loop_turn_ms_max": 1e3 * max(turns.took_s)}
+
+
+class _Turns:
+    """Measures what would be turns of the event loop, in seconds on one core."""
+
+    def __init__(self) -> None:
+        self.took_s: list[float] = []
+
+    def run(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        began_s = time.process_time()
+        result = work(*arguments, **named)
+        self.took_s.append(time.process_time() - began_s)
+        return result
 
 
 def _quality(plan: Plan, nodes: list[RelayNode]) -> dict[str, float]:
