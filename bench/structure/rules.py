@@ -27,7 +27,7 @@ MAY_IMPORT: Mapping[str, Set[str]] = {
     "coordinator": {*_SHARED, "rollcast.web", "capacity"},
     "learner": {*_SHARED, "rollcast.policy"},
     "peer": {*_SHARED, "rollcast.web", "rollcast.policy"},
-    "rollcast.sim": _ROLES,
+    "rollcast.sim": {*_ROLES, "rollcast.cell"},
     "rollcast.cell": {*_SHARED, "learner", "peer"},
     "rollcast.cli": {*_ROLES, "rollcast.web", "rollcast.sim", "rollcast.cell"},
 }

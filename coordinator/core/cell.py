@@ -54,6 +54,8 @@ def started(state: CoreState) -> list[Action]:
 
 def lent(state: CoreState, event: SlotsLent, now: float) -> list[Action]:
     """Take slots of the head that are not known, and lease them to members."""
+    if state.ended:
+        return []
     found = ((one, Lent.of(one)) for one in event.prompts)
     new = tuple(prompt for prompt, slot in found if slot is not None and state.lent.add(slot.key))
     state.prompts.supplied(new)
@@ -63,6 +65,8 @@ def lent(state: CoreState, event: SlotsLent, now: float) -> list[Action]:
 def over(state: CoreState, event: SlotsOver, now: float) -> list[Action]:
     """Let go of slots: their rollouts are at the head, or of no use to it."""
     actions: list[Action] = []
+    if state.ended:  # every group was dropped, if for good, or stays for the next coordinator
+        return actions
     ended = [(said, key) for said, keys in event.reasons.items() for key in keys]
     for said, leases in event.leases.items():
         ended += [(said, key) for lease_id in leases for key in state.lent.slots_of(lease_id)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rollcast.sim.judge.oracle import Oracle
 from rollcast.sim.kernel.event_queue import Agenda
@@ -13,6 +14,7 @@ from rollcast.sim.kernel.trace import Trace
 from rollcast.sim.nodes import coordinator as coordinator_node
 from rollcast.sim.nodes import learner
 from rollcast.sim.nodes import origin as origin_node
+from rollcast.sim.nodes.cell import CellCoordinatorNode, UplinkNode
 from rollcast.sim.nodes.chunked import ChunkReceiver
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.fluid import FluidBroadcast, FluidReceiver
@@ -75,6 +77,7 @@ class Fleet:
         engines = settings.engines or tuple(sampled)
         numbers = range(settings.peers + settings.hoarders + settings.pickers)
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in numbers]
+        self.cells = [Cell(self, number) for number in range(1, settings.cells + 1)]
         if settings.operator_every_s:
             Operator(ground, lambda: self.coordinator)
         self.over = False  # the run has ended: the supervisor restarts no process any more
@@ -84,6 +87,8 @@ class Fleet:
         starts = chance.of("starts")
         for process in (*self.coordinators, self.origin, self.learner):
             process.start()
+        for cell in self.cells:
+            cell.start()
         for peer in self.peers:
             agenda.after(starts.random() * settings.start_within_s, self._start_again, peer, 0)
 
@@ -94,7 +99,8 @@ class Fleet:
     @property
     def processes(self) -> list[Process]:
         """Return every process of the fleet: coordinators, origin, learner, then the peers in order."""
-        return [*self.coordinators, self.origin, self.learner, *self.peers]
+        of_cells = [one for cell in self.cells for one in cell.processes]
+        return [*self.coordinators, self.origin, self.learner, *self.peers, *of_cells]
 
     @property
     def coordinator(self) -> CoordinatorNode:
@@ -184,6 +190,41 @@ class Fleet:
             return HoarderNode
         self.ground.oracle.ledger.liars.add(self.name_of(number))
         return PickerNode
+
+
+class Cell:
+    """The processes of one cell, with a judge of its own; they are judged by the same rules as a run."""
+
+    def __init__(self, fleet: Fleet, number: int) -> None:
+        settings, head = fleet.settings, fleet.ground
+        name = f"cell-{number}"
+        self.ground = ground = replace(head, oracle=Oracle(settings, head.trace))
+        head.oracle.ledger.cells.add(name)
+        self.coordinator = CellCoordinatorNode(ground, f"{name}-coordinator")
+        self.uplink = UplinkNode(head, fleet.coordinators, self.coordinator, name, settings.server_line)
+        self.uplink.receiver = FluidReceiver(fleet.fluid, self.uplink)
+        head.network.add(name, settings.server_line)
+        head.network.add(self.coordinator.name, settings.server_line)
+        broadcast = FluidBroadcast(ground, self.uplink)
+        self.peers = [self._new_peer(broadcast, f"{name}-peer-{one}", one) for one in range(settings.cell_peers)]
+
+    @property
+    def processes(self) -> list[Process]:
+        """Return the cell's coordinator, its uplink, then its workers."""
+        return [self.coordinator, self.uplink, *self.peers]
+
+    def start(self) -> None:
+        """Start every process of the cell."""
+        for process in self.processes:
+            process.start()
+
+    def _new_peer(self, broadcast: FluidBroadcast, name: str, number: int) -> PeerNode:
+        settings = self.ground.settings
+        line = settings.lines[number % len(settings.lines)]
+        self.ground.network.add(name, line)
+        node = PeerNode(self.ground, [self.coordinator], name, line, EngineSettings(1.0, settings.concurrent_rollouts))
+        node.receiver = FluidReceiver(broadcast, node)
+        return node
 
 
 def _ignore(_: object) -> None:

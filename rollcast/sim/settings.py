@@ -69,6 +69,8 @@ class FleetSettings:
     peers: int = 6
     hoarders: int = 0  # further peers that ask for all work and do none
     pickers: int = 0  # further peers that choose among the S + 1 versions that they keep
+    cells: int = 0  # besides these peers; each has a coordinator, an uplink and workers of its own
+    cell_peers: int = 2  # workers of each cell
     coordinators: int = 1  # 2: a leader and a standby that share one database
     # the run
     steps: int = 1_000_000

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 from capacity.replan.deciding import decide
 from coordinator.core.causes import cause_of
-from coordinator.core.core import CoordinatorCore
+from coordinator.core.core import CoordinatorCore, CoreSettings
 from coordinator.core.events import actions as act
 from coordinator.core.events import evaluation_events as evaluations
 from coordinator.core.events import events as ev
@@ -82,11 +82,11 @@ class CoordinatorNode(Server):
 
     core_type: type[CoordinatorCore] = CoordinatorCore
 
-    def __init__(self, ground: Ground, standby_of: CoordinatorNode | None = None) -> None:
-        super().__init__(NAME if standby_of is None else STANDBY_NAME, ground.network)
+    def __init__(self, ground: Ground, standby_of: CoordinatorNode | None = None, name: str = NAME) -> None:
+        super().__init__(name if standby_of is None else STANDBY_NAME, ground.network)
         self.ground = ground
         if standby_of is None:
-            self.disk = Disk(ground.chance.of("disk of the coordinator"))
+            self.disk = Disk(ground.chance.of("disk of the coordinator" if name == NAME else f"disk of {name}"))
             self.tables = Tables(steps_kept=STEPS_STORED)
             self.leadership = LeadershipRow() if ground.settings.coordinators > 1 else None
         else:
@@ -131,9 +131,9 @@ class CoordinatorNode(Server):
         if written.exception() is not None:
             self.fail(written.exception())
             return
-        settings = core_settings(self.ground.settings, self.ground.chance.seed)
+        settings = self._core_settings()
         restored = self._read(store, incarnation)
-        self._prompts = int(answer_of(store.mixture_position()) or 0)
+        self._restore_prompts()
         self.core = self.core_type(settings, restored)
         self._kept(store.set_meta(VERSIONS_KEPT, self.core.rules.kept.to_json()))
         self.ground.oracle.coordinator_started(incarnation, restored, self.agenda.now)
@@ -143,6 +143,14 @@ class CoordinatorNode(Server):
         for order in self._orders.events(settings.staleness_rules):
             self.apply(order)
         self._tick()
+
+    def _core_settings(self) -> CoreSettings:
+        return core_settings(self.ground.settings, self.ground.chance.seed)
+
+    def _restore_prompts(self) -> None:
+        """Continue with the first prompt that no group was opened for."""
+        if self.store is not None:
+            self._prompts = int(answer_of(self.store.mixture_position()) or 0)
 
     def _read(self, store: MemoryStore, incarnation: int) -> Restored:
         return run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
@@ -452,11 +460,18 @@ class CoordinatorNode(Server):
             case act.Note():
                 self._kept(store.record_note(action, cause=cause_of(self._cause)))
             case act.DeliverRollout():
-                raise ValueError("a simulated run has no cells")
+                self._deliver(action)
             case act.FailRun():
                 self.fail(StoreError(action.reason))
             case _:
                 assert_never(action)
+
+    def _deliver(self, action: act.DeliverRollout) -> None:
+        raise ValueError(f"rollout {action.rollout_id} is to be delivered, and this is no cell")
+
+    def epoch_now(self, _request: None, reply: Reply) -> None:
+        """Answer the epoch of newest versions."""
+        reply.send(Failed("not listening yet") if self.core is None else (self.core.epoch,))
 
     def _record_quarantine(self, store: MemoryStore, action: act.RecordQuarantine) -> None:
         def recorded(change: asyncio.Future[None]) -> None:

@@ -5,12 +5,15 @@ The bound, and the factor by which eight stripes miss it, are the planner's (cap
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from capacity.model.broadcast_bound import common_seconds, stripe_factor
 from capacity.model.topologies import Topology
-from rollcast.sim.nodes.origin import OriginNode
-from rollcast.sim.nodes.peer import PeerNode
+from rollcast.sim.kernel.disk import Disk
+from rollcast.sim.kernel.event_queue import Agenda
+from rollcast.sim.kernel.network import Line
+from rollcast.sim.kernel.process import Process
 from rollcast.sim.world import Ground
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import VerifiedVersion
@@ -18,26 +21,40 @@ from rollcast.wire.versions.records import VerifiedVersion
 _STRIPES_LOSE = stripe_factor(Topology("stripes", 8))  # factor over the fluid bound
 
 
+class ReceivingNode(Protocol):
+    """A process that receives versions: a peer's, or a cell's uplink."""
+
+    name: str
+    line: Line
+    disk: Disk
+    agenda: Agenda
+    ground: Ground
+
+    def later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None: ...
+
+    def verified(self, verified: VerifiedVersion) -> None: ...
+
+
 class FluidBroadcast:
     """The broadcast time that the access links of all running peers allow together."""
 
-    def __init__(self, ground: Ground, origin: OriginNode) -> None:
+    def __init__(self, ground: Ground, origin: Process) -> None:
         self.ground = ground
         self.origin = origin
         self._peers = 0
         self._up_bytes_s = 0.0
 
-    def joined(self, node: PeerNode) -> None:
+    def joined(self, node: ReceivingNode) -> None:
         """Count a peer that receives and relays from now on."""
         self._peers += 1
         self._up_bytes_s += node.line.up_bytes_s * node.line.relays
 
-    def left(self, node: PeerNode) -> None:
+    def left(self, node: ReceivingNode) -> None:
         """Remove a peer from the count."""
         self._peers -= 1
         self._up_bytes_s -= node.line.up_bytes_s * node.line.relays
 
-    def seconds(self, node: PeerNode) -> float:
+    def seconds(self, node: ReceivingNode) -> float:
         """Return the seconds from a version's announcement to this peer's copy."""
         size, up = self.ground.settings.version_bytes, self.ground.settings.server_line.up_bytes_s
         together = common_seconds(size, up, self._up_bytes_s, self._peers)
@@ -47,7 +64,7 @@ class FluidBroadcast:
 class FluidReceiver:
     """One peer's copies of versions, and the progress of the version that is being received."""
 
-    def __init__(self, broadcast: FluidBroadcast, node: PeerNode) -> None:
+    def __init__(self, broadcast: FluidBroadcast, node: ReceivingNode) -> None:
         self._broadcast = broadcast
         self._node = node
         self._receiving: VerifiedVersion | None = None

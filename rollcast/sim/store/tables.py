@@ -37,7 +37,7 @@ from rollcast.runtime.errors import StoreError
 from rollcast.sim.store.access import AccessTable, InviteTable, contradicted
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import body_of, rollout_to_pb
+from rollcast.wire.rollouts import Rollout, body_of, rollout_to_pb
 
 Key = tuple[int, int]  # lease and sample index
 
@@ -300,6 +300,10 @@ class Tables:
     def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
         """Return the rollouts of a recorded batch, in its order."""
         return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
+
+    def stored_rollout(self, rollout_id: RolloutId) -> Rollout:
+        """Return a rollout that is not compacted."""
+        return self._rollouts[rollout_id].action.rollout
 
     def batch_parts(self, step: Step) -> dict[str, float]:
         found: dict[str, list[float]] = {}

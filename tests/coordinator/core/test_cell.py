@@ -26,6 +26,7 @@ from coordinator.core.events.events import (
     PeerJoined,
     RolloutScored,
     RolloutStored,
+    RunEnded,
     SlotsLent,
     Started,
     StepFinished,
@@ -130,6 +131,17 @@ def test_a_restarted_cell_delivers_what_is_stored_and_knows_its_slots() -> None:
     assert [(slot.key, rollout_id) for slot, rollout_id in core.undelivered()] == [(KEYS[0], 8)]
     assert core.cell().slots_lent == 2
     assert only(core.handle(lent(LENT), 0.0), RecordGroup) == []
+
+
+def test_a_cell_whose_run_is_over_takes_nothing_from_the_head() -> None:
+    world = cell_world()
+    world.start("a")
+    world.handle(wants("a", 4))
+    world.handle(lent(LENT))
+    world.handle(RunEnded("the head has ended the run", True))
+    assert world.handle(SlotsOver({"": KEYS})) == []
+    assert world.handle(lent(replace(LENT, lease_id=LeaseId(80)))) == []
+    assert world.core.status(world.now).rollouts.open == 0
 
 
 def test_a_cell_reports_its_fleet_and_the_version_of_most_slots() -> None:
