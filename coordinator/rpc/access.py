@@ -75,6 +75,7 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._run_id = run_id
         self._learner_called = learner_called
         self._methods = methods
+        self._handlers: dict[str, Any] = {}  # those that were asked for, by the method's full name
         self.busy = Busy()
         """The connections of calls that passed and are in progress."""
         self.refused: Counter[str] = Counter()
@@ -86,6 +87,9 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         A call looks the same on the wire whether one message follows or many. But gRPC reads a lone message, of up to
         GRPC_MESSAGE_BYTES_MAX, before it asks any handler, and a stream only as the handler reads it.
         """
+        made = self._handlers.get(details.method)
+        if made is not None:
+            return made
         handler = await continuation(details)
         method = details.method.rpartition("/")[2]
         if handler is None or method not in self._methods:
@@ -99,10 +103,11 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             if handler.response_streaming
             else grpc.stream_unary_rpc_method_handler
         )
-        return make(
+        made = self._handlers[details.method] = make(
             self._guarded(method, behaviour, handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
+        return made
 
     def check(self, method: str, caller: Caller) -> None:
         """Check that a caller may call a method.

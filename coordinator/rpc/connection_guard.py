@@ -16,6 +16,7 @@ import socket
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import unquote
@@ -94,6 +95,7 @@ class ConnectionGuard:
         return count
 
 
+@lru_cache(maxsize=1 << 14)  # each call of a connection asks twice
 def remote_of(grpc_peer: str) -> Remote | None:
     """Return the address and port of a gRPC peer; None if it is not an IP address."""
     scheme, _, rest = unquote(grpc_peer).partition(":")

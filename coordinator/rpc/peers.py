@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
@@ -52,6 +53,7 @@ BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial re
 RATE_WINDOW_S = 5.0  # the two limits hold per window, so that short bursts pass
 LEASES_PER_RETURN_MAX = 4096
 REGION_LENGTH_MAX = 64
+CONNECTIONS_KNOWN_MAX = 1 << 14
 _SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 
 
@@ -135,7 +137,8 @@ class PeerCalls:
             await asyncio.sleep(REFUSAL_S)  # refusing at once would invite the next call at once
             raise
         try:
-            await asyncio.sleep(wait_s)
+            if wait_s > 0.0:
+                await asyncio.sleep(wait_s)
             return await self._receive_upload(peer_id, keys, uploads)
         finally:
             self.upload_limits.end(peer_id)
@@ -153,7 +156,8 @@ class PeerCalls:
             wait_s = self.upload_limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
             answers += [self._receive_rollout(peer_id, rollout, routes) for rollout in upload.rollouts]
             del upload  # not kept while the call waits
-            await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
+            if wait_s > 0.0:
+                await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
             verdicts = [_verdict(await answer) for answer in answers]
         return pb.UploadReply(verdicts=verdicts)
@@ -279,6 +283,7 @@ def site_of(grpc_peer: str) -> str:
     return str(network)
 
 
+@lru_cache(maxsize=CONNECTIONS_KNOWN_MAX)  # each of its connection's uploads asks
 def host_of(grpc_peer: str) -> str:
     """Return the IP address of a gRPC peer; empty if it is unknown."""
     address = _address_of(grpc_peer)
