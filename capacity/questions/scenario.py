@@ -63,8 +63,9 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
     made = workers_of(pool.taken, rollouts)
     skipped = (*pool.skipped, *made.skipped)
     if not made.workers:
+        every = "the only row" if pool.rows == 1 else f"every one of the {pool.rows} rows"
         raise PoolError(
-            f"none of the {pool.rows} rows of {pool_source} can be used",
+            f"{every} of {pool_source} has a problem",
             cause=" ".join(skipped_lines(skipped)),
             fix="correct them, or set a value for all of them with --assume column=value",
         )

@@ -22,6 +22,7 @@ from rollcast.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from coordinator.config.config import CoordinatorConfig
+    from learner.config import LearnerConfig
 
 app = App(name="config", help="Show and validate configuration files, and print where they are.")
 
@@ -82,6 +83,8 @@ def validate(file: Path, /, *, role: Role | None = None, task: bool = True) -> i
     config = load(file, found)
     for needed in ROLES_OF_UP if found == "up" else (found,):
         require_extra(needed)
+    if found in ("up", "learner"):
+        check_model(cast("LearnerConfig", getattr(config, "learner", config)))
     coordinator = getattr(config, "coordinator", config)
     if task and found in ("up", "coordinator"):
         _try_task(
@@ -89,6 +92,23 @@ def validate(file: Path, /, *, role: Role | None = None, task: bool = True) -> i
         )
     print(f"{file}: valid configuration of {found}")
     return 0
+
+
+def check_model(config: LearnerConfig) -> None:
+    """Check that the published model that a learner starts from is there and can be used; no weights are read.
+
+    Raises:
+        ModelError: its folder, its configuration or its weights are missing, or its architecture is not supported.
+    """
+    folder = config.init_from
+    if folder is None:
+        return
+    from rollcast.policy.hub.config import read_config
+    from rollcast.wire.text.model_folder import CONFIG, ModelFolder
+
+    model = ModelFolder(folder)
+    read_config(model.read_json(CONFIG), str(folder / CONFIG))
+    model.tensors()
 
 
 def _try_task(config: CoordinatorConfig, where: str) -> None:

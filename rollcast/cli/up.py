@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from peer.donor.machine.gpu_sensors import GpuSensors
+from rollcast.cli.config import check_model
 from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
 from rollcast.cli.options import Json, Settings
@@ -68,6 +69,7 @@ def up(
     if dry_run:
         print(dump_json(parsed))
         return 0
+    check_model(parsed.learner)  # the learner itself would find it a minute later, when the others run
     console = Console(stderr=json_output)
     live = console.is_terminal and not plain and not json_output
     shares = device_shares(parsed, accelerators_here())

@@ -68,11 +68,16 @@ def line(status: Status) -> str:
 
     t_bcast = status["t_bcast_s"]
     return (
-        f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: {_step(status)}"
+        f"[{_duration(status['elapsed_s'])}] {phase_of(status)}: {_step(status)}"
         f"  version {_number(status['newest_version'])}  reward {_number(status['reward_train'])}"
         f"  T_bcast p95 {_number(t_bcast['p95'])} s  {_number(status['tokens_per_s'], 0)} tokens/s"
         f"  peers {workers_here(status['peers_by_state'])}  {_waiting(status)}"
     )
+
+
+def phase_of(status: Status) -> str:
+    """Return what the learner does in words; a learner that has not connected yet is starting."""
+    return str(status["learner_phase"] or "starting").replace("_", " ")
 
 
 def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
@@ -133,7 +138,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 def _progress(status: Status) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    phase = f"{status['learner_phase']} {status['learner_detail']}".strip()
+    phase = f"{phase_of(status)} {status['learner_detail']}".strip()
     grid.add_row(
         ProgressBar(total=max(1, status["steps"]), completed=status["step"], width=40),
         _step(status),

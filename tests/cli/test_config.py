@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rollcast.cli.config import show, validate
-from rollcast.runtime.errors import TaskError
+from rollcast.runtime.errors import ConfigError, ModelError, TaskError
+from tests.policy.hub.hub_files import FAMILIES, model_folder, random_params
 
 
 def a_run(folder: Path, *, held_out: str = "") -> Path:
@@ -30,6 +31,25 @@ def test_what_would_end_the_start_is_found_and_the_fix_says_where_the_key_stands
         validate(file)
     assert f"set held_out_problems to at most 40 (in {file}, section [coordinator])" in caught.value.fix
     assert validate(file, task=False) == 0
+
+
+def test_the_published_model_that_a_learner_starts_from_is_checked(tmp_path: Path) -> None:
+    file, model = a_run(tmp_path), tmp_path / "model"
+    file.write_text(f'{file.read_text()}[learner]\ninit_from = "{model}"\n')
+    with pytest.raises(ModelError, match="there is no model folder"):
+        validate(file, task=False)
+    model_folder(model, FAMILIES["qwen3"], random_params(FAMILIES["qwen3"]))
+    assert validate(file, task=False) == 0
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ModelError):
+        validate(file, task=False)
+
+
+def test_a_file_of_another_role_is_named(tmp_path: Path) -> None:
+    file = a_run(tmp_path)
+    with pytest.raises(ConfigError, match="is not a configuration of learner") as caught:
+        validate(file, role="learner")
+    assert (caught.value.cause, "rollcast up" in caught.value.fix) == ("it has the sections of up", True)
 
 
 def test_long_keys_are_whole_in_a_narrow_terminal(

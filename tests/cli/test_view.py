@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rollcast.cli.actions import outcome, preview_lines
-from rollcast.cli.view import age_words, line, render, sparkline, summary_table
+from rollcast.cli.view import age_words, line, phase_of, render, sparkline, summary_table
 from tests.coordinator.sample_status import peer, sample_status
 
 
@@ -161,6 +161,10 @@ def test_a_preview_is_a_sentence_a_table_and_warnings() -> None:
         "workers on               3         -",
         "warning: few",
     ]
+
+
+def test_the_learners_phase_is_a_word() -> None:
+    assert [phase_of({"learner_phase": phase}) for phase in ("", "warm_start")] == ["starting", "warm start"]
 
 
 def test_outcome_lists_done_and_failed_peers() -> None:

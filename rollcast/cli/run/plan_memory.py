@@ -283,8 +283,8 @@ def _estimate_json(estimate: Estimate) -> dict[str, Any]:
 
 def _show(plan: MemoryPlan) -> None:
     console = Console()
-    active = f", {active_parameter_count(plan.model) / 1e9:.2f} billion active" if plan.model.experts else ""
-    count = f"{parameter_count(plan.model) / 1e9:.2f} billion parameters{active}"
+    active = f", {_count(active_parameter_count(plan.model))} active" if plan.model.experts else ""
+    count = f"{_count(parameter_count(plan.model))} parameters{active}"
     if plan.model.lora is not None:
         count += f", {_adapter_parameters(plan.model) / 1e6:.1f} million in adapters of rank {plan.model.lora.rank}"
     form = ", base in NVFP4" if plan.model.has_packed_base else ""
@@ -324,3 +324,8 @@ def _table(title: str, estimate: Estimate) -> Table:
         table.add_row("peak", "", f"{estimate.peak / GIB:.2f}")
     add("host", estimate.host)
     return table
+
+
+def _count(parameters: int) -> str:
+    """Return a number of parameters in words: "4.02 billion", "0.30 million"."""
+    return f"{parameters / 1e9:.2f} billion" if parameters >= 1e8 else f"{parameters / 1e6:.2f} million"

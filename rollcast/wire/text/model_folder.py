@@ -82,6 +82,9 @@ class ModelFolder:
             with path.open("rb") as file:
                 data = file.read(bytes_max + 1)
         except FileNotFoundError:
+            if not self.root.is_dir():
+                fix = "correct the path, or download the model there: hf download NAME --local-dir FOLDER"
+                raise ModelError(f"there is no model folder {self.root}", fix=fix) from None
             raise ModelError(f"{self.root} has no {name}", fix=_DOWNLOAD) from None
         except OSError as error:
             raise ModelError(f"cannot read {path}", cause=str(error), fix="check the file's permissions") from None
