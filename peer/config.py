@@ -83,8 +83,8 @@ class LinkConfig(ConfigModel):
     """TCP congestion control of links: auto (the system's default, and bbr on links that lose packets although no queue
     forms), or the kernel's name of one (cubic, bbr ...); empty: the system's default on all links."""
     pacing_mbit_s: float = Field(10_000.0, gt=0.0)
-    """Fastest rate at which one link sends, in Mbit/s. Any value turns on TCP pacing, which keeps queues along the path
-    short."""
+    """Fastest rate at which one link sends, in Mbit/s, paced by TCP; from 10,000 on there is no cap, and links with
+    round trips of a millisecond and more are paced, which keeps queues along the path short."""
     upload_mbit_s_max: float | None = Field(None, gt=0.0)
     """Cap on the chunks that all links together send, in Mbit/s; none: no cap."""
     download_mbit_s_max: float | None = Field(None, gt=0.0)

@@ -18,6 +18,8 @@ _LOSSY_SHARE = 0.002
 _SEGMENTS_MOST = 2_000  # with fewer than _LOST_LEAST losses among them the path counts as clean, and counting restarts
 _QUEUE_S_MOST = 0.010  # round trips longer than the shortest by this and by
 _QUEUE_SHARE_MOST = 0.25  # this share of it have waited in a queue
+# On shorter paths cubic recovers soon, and segments that seem lost are those of a process that had no processor.
+_RTT_S_LEAST = 0.005
 _BBR_S = 600.0  # paths change: after this long the system's control gets another chance
 
 
@@ -65,7 +67,7 @@ class CongestionChoice:
         before, self.lost_share = self.bbr, max(0, lost) / max(1, sent)
         if self.bbr:
             self.bbr = now - self._since_s < _BBR_S
-        elif self.lost_share >= _LOSSY_SHARE and not self._queues:
+        elif self.lost_share >= _LOSSY_SHARE and path.least_rtt_s >= _RTT_S_LEAST and not self._queues:
             self.bbr, self._since_s = True, now
         self._counted = path.sent_segments, path.lost_segments
         self._waited_s = self._shortest_s = 0.0

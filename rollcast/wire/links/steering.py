@@ -9,11 +9,13 @@ import structlog
 from rollcast.wire.links.congestion import BBR, CongestionChoice
 from rollcast.wire.links.tcp import (
     AUTO,
+    UNCAPPED,
     WINDOW_BYTES,
     SocketOptions,
     bbr_problem,
     measure_path,
     open_window,
+    pace,
     tune,
     use_congestion_control,
     window_bytes_for,
@@ -22,6 +24,10 @@ from rollcast.wire.links.tcp import (
 log = structlog.get_logger()
 
 _LOOK_EVERY_S = 0.25
+# Pacing keeps bursts out of the queues along a path. Within a building there are none worth it, and its timers and
+# small segments would cost a fifth of the processor time of a link.
+_PACED_FROM_RTT_S = 0.001
+_PACED_BYTES_PER_SECOND_MOST = 1 << 40
 _GAP_S = 1.0  # bytes that come after a longer pause do not show how fast the link is
 
 
@@ -31,6 +37,7 @@ class LinkSteering:
     def __init__(self, sock: socket.socket, options: SocketOptions) -> None:
         self._sock = sock
         self._auto = options.congestion_control == AUTO
+        self._unpaced = options.pacing_bytes_per_second >= UNCAPPED
         self._choice = CongestionChoice()
         self._sent_look_s = 0.0
         self._window_bytes = WINDOW_BYTES
@@ -54,7 +61,11 @@ class LinkSteering:
         if now < self._sent_look_s:
             return
         self._sent_look_s = now + _LOOK_EVERY_S
-        if self._choice.look(measure_path(self._sock), now) and self._auto:
+        path = measure_path(self._sock)
+        if self._unpaced and path.least_rtt_s >= _PACED_FROM_RTT_S:
+            self._unpaced = False
+            pace(self._sock, _PACED_BYTES_PER_SECOND_MOST)
+        if self._choice.look(path, now) and self._auto:
             self._change()
 
     def received(self, received_bytes: int, wake_bytes: int, now: float) -> None:

@@ -44,6 +44,8 @@ _LINUX = sys.platform == "linux"
 
 
 AUTO = "auto"
+UNCAPPED = 10_000_000_000 // 8
+"""Bytes per second of a link from which a cap is none: no single link of a process reaches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,13 @@ class SocketOptions:
         silence_timeout_s: time without an acknowledgement after which a host is given up, even if nothing is sent.
         congestion_control: the name of the algorithm; empty for the system's; AUTO for the system's, and BBR where it
             does better (see rollcast.wire.links.congestion).
-        pacing_bytes_per_second: the most that one link sends; any value turns on TCP's own pacing. 0 for neither.
+        pacing_bytes_per_second: the most that one link sends, paced by TCP itself; 0 for neither. From UNCAPPED on it
+            is no cap, and only paths that are far enough are paced (see rollcast.wire.links.steering).
     """
 
     silence_timeout_s: float = 30.0
     congestion_control: str = ""
-    pacing_bytes_per_second: int = 10_000_000_000 // 8
+    pacing_bytes_per_second: int = UNCAPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,14 @@ def tune(sock: socket.socket, options: SocketOptions) -> str:
     open_window(sock, WINDOW_BYTES)
     if options.congestion_control and options.congestion_control != AUTO:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options.congestion_control.encode())
-    if options.pacing_bytes_per_second:
-        sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", options.pacing_bytes_per_second))
+    if 0 < options.pacing_bytes_per_second < UNCAPPED:
+        pace(sock, options.pacing_bytes_per_second)
     return _congestion_control(sock)
+
+
+def pace(sock: socket.socket, bytes_per_second: int) -> None:
+    """Turn on TCP's own pacing with a ceiling; the kernel never turns it off again."""
+    sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", bytes_per_second))
 
 
 def _congestion_control(sock: socket.socket) -> str:

@@ -47,8 +47,12 @@ def test_a_queue_counts_by_its_mean_and_by_the_length_of_the_path() -> None:
     assert far.bbr, "30 ms are little on a path of 300 ms"
     near = CongestionChoice()
     for number in range(20):
-        near.look(PathFigures(100 * number, number, 0.001 + 0.04 * (number % 2), 0.001), number / 4)
+        near.look(PathFigures(100 * number, number, 0.01 + 0.04 * (number % 2), 0.01), number / 4)
     assert not near.bbr, "a queue that fills and drains"
+    within = CongestionChoice()
+    for number in range(20):
+        within.look(PathFigures(100 * number, number, 0.001, 0.001), number / 4)
+    assert not within.bbr, "a path within a building"
 
 
 def test_the_systems_control_gets_another_chance_after_ten_minutes() -> None:

@@ -55,6 +55,19 @@ def test_a_control_that_was_set_stays(sock: socket.socket, monkeypatch: pytest.M
     assert steered.congestion_control == "reno"
 
 
+def test_only_far_paths_are_paced(sock: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ceiling() -> int:
+        return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, 47, 8), "little")
+
+    steered = LinkSteering(sock, SocketOptions())
+    monkeypatch.setattr(steering, "measure_path", lambda _sock: PathFigures(0, 0, 0.02, 0.0002))
+    steered.sending(1.0)
+    assert ceiling() == 2**64 - 1
+    monkeypatch.setattr(steering, "measure_path", lambda _sock: PathFigures(0, 0, 0.02, 0.01))
+    steered.sending(2.0)
+    assert ceiling() == 1 << 40
+
+
 def test_the_window_grows_with_the_rate_and_the_round_trip(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

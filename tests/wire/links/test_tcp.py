@@ -17,6 +17,7 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.links.congestion import PathFigures
 from rollcast.wire.links.probe import probe_link
 from rollcast.wire.links.tcp import (
+    UNCAPPED,
     SocketFigures,
     SocketOptions,
     check_congestion_control,
@@ -61,8 +62,8 @@ def test_congestion_control_and_pacing_are_per_socket(pair: tuple[socket.socket,
     near, far = pair
     assert tune(near, SocketOptions(congestion_control="reno", pacing_bytes_per_second=125_000)) == "reno"
     assert near.getsockopt(socket.SOL_SOCKET, 47) == 125_000
-    untouched = tune(far, SocketOptions(pacing_bytes_per_second=0))
-    assert untouched
+    for unpaced in (0, UNCAPPED):
+        assert tune(far, SocketOptions(pacing_bytes_per_second=unpaced))
     assert int.from_bytes(far.getsockopt(socket.SOL_SOCKET, 47, 8), "little") == 2**64 - 1, "not paced"
 
 
