@@ -20,6 +20,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _SIZE_INCHES = (8.0, 4.8)
 _PANELS_SIZE_INCHES = (8.0, 6.4)
+_PANEL_INCHES = 1.9  # least height of each of many panels
 _DPI = 150
 _APART = 15.0  # largest / smallest value of a linear axis
 
@@ -54,7 +55,8 @@ def new_panels(title: str, subtitle: str, count: int) -> tuple[Any, list[Any]]:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("plots need matplotlib, which is not installed", fix=install_command("capacity")) from None
-    figure = Figure(figsize=_SIZE_INCHES if count == 1 else _PANELS_SIZE_INCHES, layout="constrained")
+    width, height = _SIZE_INCHES if count == 1 else _PANELS_SIZE_INCHES
+    figure = Figure(figsize=(width, max(height, _PANEL_INCHES * count)), layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
     panels = list(figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
     panels[0].set_title(subtitle, loc="left", fontsize=9, color="0.35")

@@ -1,15 +1,24 @@
 """Study how a run behaves as its fleet grows: simulate fleets of several sizes and rates of churn on virtual time.
 
+As a program this module simulates one point; see ``command``, which starts it.
+
 The cores are the real ones, and the coordinator's is timed while it runs: its processor time per virtual second is what
 it would need of a core of this machine, without connections, encryption and the ledger, which the simulator does not
-have. Versions arrive at the time of the fluid bound of all access links.
+have. Versions arrive at the time of the fluid bound of all access links. Peers are preempted one by one at a rate, and
+by the record of a spot market if one is given.
 """
 
 from __future__ import annotations
 
+import csv
 import gc
+import json
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import dropwhile
+from pathlib import Path
 from typing import Any
 
 from coordinator.core.core import CoordinatorCore
@@ -17,8 +26,10 @@ from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event
 from coordinator.core.events.restored import Restored
+from rollcast.runtime.errors import ConfigError
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.scenario import paced
 from rollcast.sim.simulation import rare_collections
 
@@ -26,7 +37,20 @@ PREEMPTIONS_PER_HOUR = 0.1
 """Of each peer, at a churn of 1: a spot machine that is lost twice or three times a day."""
 AWAY_S = 120.0
 """Seconds for which a preempted peer is away: until another machine has taken its place."""
+ZONES = 8
+"""Parts of a fleet that follow the record of a spot market, each from another moment of it on."""
 _TOO_OLD = ("stale", "group_stale")
+_NOT_BACK_S = 1e9  # a machine that the record takes away stays away until the record gives it back
+
+Record = Sequence[tuple[float, int]]  # seconds since the start, and the machines alive from then on
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """The record of a spot market, by its name."""
+
+    name: str
+    record: Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +59,25 @@ class ScalePoint:
 
     Args:
         churn: preemptions of each peer, in multiples of PREEMPTIONS_PER_HOUR.
+        trace: the name of the spot market's record that the fleet follows; empty for none.
         utilisation: share of the time in which the learner trained.
         t_bcast_s, t_bcast_p95_s: seconds from a version's announcement to the last peer's copy.
         age_mean, age_max: learner steps between a trained rollout's version and its use.
         dropped_share: of the ended rollouts, those that were too old.
+        peers_mean: peers that ran, on average.
         core_share: the core's processor time per virtual second.
         core_ms_per_rollout: the core's processor time per accepted rollout, all its other events included.
         core_block_ms_max, core_block_event: the longest time that one event took in the core, and the event's name.
-        peer_hours_per_kilo_rollout: hours of peers per 1,000 trained rollouts; times a price, their cost.
+            Relay plans of many members are solved beside it, as by the coordinator.
+        origin_copies: copies of each version that the origin sends at least, at the end; the peers send the others.
+        peer_hours_per_kilo_rollout: hours that peers ran per 1,000 accepted rollouts.
+        usd_per_kilo_rollout: their price.
         realtime_factor: virtual seconds per CPU second of the simulation, the judge included.
     """
 
     peers: int
     churn: float
+    trace: str
     seed: int
     minutes: float
     staleness_limit: int
@@ -58,12 +88,15 @@ class ScalePoint:
     age_mean: float
     age_max: int
     dropped_share: float
+    peers_mean: float
     rollouts_per_second: float
     core_share: float
     core_ms_per_rollout: float
     core_block_ms_max: float
     core_block_event: str
+    origin_copies: float
     peer_hours_per_kilo_rollout: float
+    usd_per_kilo_rollout: float
     realtime_factor: float
     violations: int
 
@@ -107,8 +140,40 @@ class TimedCoordinator(CoordinatorNode):
         return self.core
 
 
-def simulate_scale(peers: int, churn: float, *, minutes: float, warm_up_minutes: float, seed: int) -> ScalePoint:
+def read_spot(path: Path) -> Spot:
+    """Read the record of a spot market: rows of milliseconds since its start, and the instances alive from then on.
+
+    Raises:
+        ConfigError: it is no such file.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            alive = {float(at_ms) / 1000.0: int(instances) for at_ms, instances in csv.reader(file)}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read the record {path}",
+            cause=str(error),
+            fix="give a CSV file with rows of milliseconds and instances, as in bench/capacity/data/bamboo",
+        ) from None
+    if len(alive) < 2 or min(alive) < 0.0 or min(alive.values()) < 0 or max(alive.values()) < 1:
+        raise ConfigError(f"the record {path} has no machines over time", fix="give one with two rows or more")
+    return Spot(path.stem, sorted(alive.items()))
+
+
+def simulate_scale(
+    peers: int,
+    churn: float,
+    *,
+    minutes: float,
+    warm_up_minutes: float,
+    seed: int,
+    spot: Spot | None = None,
+    usd_per_peer_hour: float = 0.0,
+) -> ScalePoint:
     """Simulate a fleet a quarter larger than its learner needs, and return what was found after the warm-up.
+
+    Args:
+        spot: the record of a spot market that the fleet follows; None for none.
 
     Raises:
         ValueError: there is no peer, no time, or less than no churn.
@@ -116,10 +181,52 @@ def simulate_scale(peers: int, churn: float, *, minutes: float, warm_up_minutes:
     if peers < 1 or min(minutes, warm_up_minutes) <= 0.0 or churn < 0.0:
         raise ValueError("a study needs at least one peer, some minutes after some minutes of warm-up, and churn >= 0")
     with rare_collections():
-        return _simulate(peers, churn, minutes, warm_up_minutes, seed)
+        return _simulate(peers, churn, minutes, warm_up_minutes, seed, spot, usd_per_peer_hour)
 
 
-def _simulate(peers: int, churn: float, minutes: float, warm_up_minutes: float, seed: int) -> ScalePoint:
+class _Market:
+    """A spot market that takes peers of its zones away and gives them back, as a record of another one says.
+
+    Each zone has the share of its peers that the record had of its most machines, from a moment of its own on, over
+    and over. How the record's machines were started is left out.
+    """
+
+    def __init__(self, fleet: Fleet, record: Record) -> None:
+        self._fleet = fleet
+        self._random = fleet.ground.chance.of("spot market")
+        self._most = max(alive for _, alive in record)
+        record = list(dropwhile(lambda row: 2 * row[1] < self._most, record))
+        for zone in range(min(ZONES, len(fleet.peers))):
+            first = len(record) * zone // ZONES
+            self._follow(fleet.peers[zone::ZONES], [*record[first:], *record[:first]], record)
+
+    def _follow(self, peers: Sequence[PeerNode], ahead: Record, record: Record) -> None:
+        """Have a zone follow what is ahead of it in the record, then all of it again."""
+        agenda, at_s, before_s = self._fleet.ground.agenda, 0.0, ahead[0][0]
+        for time_s, alive in ahead:
+            at_s += max(0.0, time_s - before_s)
+            before_s = time_s
+            agenda.after(at_s, self._set, peers, round(len(peers) * alive / self._most))
+        agenda.after(at_s + 1.0, self._follow, peers, record, record)
+
+    def _set(self, peers: Sequence[PeerNode], count: int) -> None:
+        running = [peer for peer in peers if peer.running]
+        for peer in self._random.sample(running, max(0, len(running) - count)):
+            self._fleet.down(peer, _NOT_BACK_S)
+        missing = [peer for peer in peers if not peer.running]
+        for peer in missing[: max(0, count - len(running))]:
+            peer.start()
+
+
+def _simulate(
+    peers: int,
+    churn: float,
+    minutes: float,
+    warm_up_minutes: float,
+    seed: int,
+    spot: Spot | None,
+    usd_per_peer_hour: float,
+) -> ScalePoint:
     settings = paced(peers)
     fleet = Fleet(settings, seed, TimedCoordinator)
     coordinator = fleet.coordinator
@@ -127,16 +234,20 @@ def _simulate(peers: int, churn: float, minutes: float, warm_up_minutes: float, 
     if churn:
         for peer in fleet.peers:
             fleet.preempt(peer, churn * PREEMPTIONS_PER_HOUR / 3600.0, AWAY_S)
+    if spot is not None:
+        _Market(fleet, spot.record)
     fleet.run(warm_up_minutes * 60.0)
     before = _Count.of(fleet, coordinator)
     coordinator.timed.block_s_max, coordinator.timed.block_event = 0.0, ""
     fleet.run(minutes * 60.0)
     found = _Count.of(fleet, coordinator).since(before)
     seconds, ended = minutes * 60.0, found.trained + found.too_old
+    peer_hours = found.peer_s / 3600.0 / found.accepted * 1e3 if found.accepted else 0.0
     bcast = coordinator.timed._state.dissemination.seconds
     return ScalePoint(
         peers=peers,
         churn=churn,
+        trace="" if spot is None else spot.name,
         seed=seed,
         minutes=minutes,
         staleness_limit=settings.staleness_limit,
@@ -147,12 +258,15 @@ def _simulate(peers: int, churn: float, minutes: float, warm_up_minutes: float, 
         age_mean=sum(age * count for age, count in found.ages.items()) / max(1, sum(found.ages.values())),
         age_max=max(found.ages, default=0),
         dropped_share=found.too_old / ended if ended else 0.0,
+        peers_mean=found.peer_s / seconds,
         rollouts_per_second=found.accepted / seconds,
         core_share=found.core_s / seconds,
         core_ms_per_rollout=1e3 * found.core_s / found.accepted if found.accepted else 0.0,
         core_block_ms_max=1e3 * coordinator.timed.block_s_max,
         core_block_event=coordinator.timed.block_event,
-        peer_hours_per_kilo_rollout=peers * seconds / 3600.0 / found.trained * 1e3 if found.trained else 0.0,
+        origin_copies=fleet.fluid.origin_copies,
+        peer_hours_per_kilo_rollout=peer_hours,
+        usd_per_kilo_rollout=peer_hours * usd_per_peer_hour,
         realtime_factor=seconds / found.cpu_s,
         violations=len(fleet.ground.oracle.violations),
     )
@@ -170,6 +284,7 @@ class _Count:
     ages: dict[int, int]
     core_s: float
     cpu_s: float
+    peer_s: float
 
     @classmethod
     def of(cls, fleet: Fleet, coordinator: TimedCoordinator) -> _Count:
@@ -185,6 +300,7 @@ class _Count:
             ages,
             core_s,
             time.process_time(),
+            fleet.fluid.peer_s,
         )
 
     def since(self, before: _Count) -> _Count:
@@ -198,4 +314,30 @@ class _Count:
             {age: count for age, count in ages.items() if count},
             self.core_s - before.core_s,
             self.cpu_s - before.cpu_s,
+            self.peer_s - before.peer_s,
         )
+
+
+def command(
+    peers: int, churn: float, *, minutes: float, warm_up_minutes: float, seed: int, spot: Path | None, usd: float
+) -> list[str]:
+    """Return the arguments of the interpreter that simulates one point in a process of its own and prints it."""
+    options = {
+        "peers": peers,
+        "churn": churn,
+        "minutes": minutes,
+        "warm_up_minutes": warm_up_minutes,
+        "seed": seed,
+        "usd_per_peer_hour": usd,
+    }
+    return ["-m", __name__, json.dumps(options), *([] if spot is None else [str(spot)])]
+
+
+def main(options: str, spot: str = "") -> None:
+    """Simulate one point and print it as JSON."""
+    point = simulate_scale(**json.loads(options), spot=read_spot(Path(spot)) if spot else None)
+    json.dump(point.to_json(), sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

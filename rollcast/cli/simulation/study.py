@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 from rich.console import Console
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rollcast.sim.scale import ScalePoint
 
 EXIT_VIOLATED = 1
+USD_PER_PEER_HOUR = 0.40
+"""Of a peer while it runs, unless another price is given: a rented RTX 4090 (capacity/catalogue/data/prices)."""
 
 app = App(name="study", help="Simulate many fleets and compare them.", help_format="plaintext")
 
@@ -32,6 +34,10 @@ def scale(
     minutes: float = 30.0,
     warm_up_minutes: float = 10.0,
     seed: int = 0,
+    spot: Path | None = None,
+    usd_per_hour: float = USD_PER_PEER_HOUR,
+    processes: int | None = None,
+    results: Path | None = None,
     plot: Path | None = None,
     json_output: Json = False,
 ) -> int:
@@ -52,6 +58,15 @@ def scale(
         Virtual minutes of warm-up before the measurement.
     seed
         Seed of all random choices.
+    spot
+        Take peers away and give them back as this record of a spot market does: a CSV file with rows of milliseconds
+        and instances alive, as in bench/capacity/data.
+    usd_per_hour
+        Price of a peer for each hour that it runs.
+    processes
+        Most fleets that are simulated at once, each in a process of its own; by default as many as there are cores.
+    results
+        Append each result to this file, and take from it what an earlier study has found already.
     plot
         Write a plot to this file, PNG or SVG.
     json_output
@@ -60,16 +75,28 @@ def scale(
     sizes, rates = _numbers("--peers", peers), _numbers("--churn", churn)
     if any(size < 1 or size != int(size) for size in sizes) or min(minutes, warm_up_minutes) <= 0.0:
         raise ConfigError("--peers, --minutes and --warm-up-minutes must be above 0", fix="give peers and time")
+    if usd_per_hour < 0.0 or (processes is not None and processes < 1):
+        raise ConfigError("--usd-per-hour must not be below 0, nor --processes below 1", fix="give another number")
     if plot is not None:
         charts.check_path(plot)
-    from rollcast.sim.scale import simulate_scale  # the simulator imports every role
+    from rollcast.sim.parallel import cores, documents
+    from rollcast.sim.scale import ScalePoint, command, read_spot  # the simulator imports every role
 
-    points = []
-    for size in sizes:
-        for rate in rates:
-            sys.stderr.write(f"simulating {int(size)} peers at churn {rate:g}\n")
-            found = simulate_scale(int(size), rate, minutes=minutes, warm_up_minutes=warm_up_minutes, seed=seed)
-            points.append(found)
+    trace = "" if spot is None else read_spot(spot).name
+    known = {} if results is None else _read(results)
+    fixed: dict[str, Any] = {"minutes": minutes, "warm_up_minutes": warm_up_minutes, "seed": seed}
+    cells = [(int(size), rate) for size in sizes for rate in rates]
+    keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values()]) for cell in cells}
+    missing = [cell for cell in cells if keys[cell] not in known]
+    commands = [command(*cell, **fixed, spot=spot, usd=usd_per_hour) for cell in missing]
+    sys.stderr.write(f"simulating {len(missing)} fleets, in {processes or cores()} processes\n")
+    for cell, found in zip(missing, documents(commands, processes or cores()), strict=True):
+        sys.stderr.write(f"simulated {cell[0]} peers at churn {cell[1]:g}\n")
+        known[keys[cell]] = ScalePoint(**found)
+        if results is not None:
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"cell": keys[cell], "point": found}) + "\n")
+    points = [known[keys[cell]] for cell in cells]
     if plot is not None:
         _draw(points, plot)
     if json_output:
@@ -78,6 +105,18 @@ def scale(
     else:
         _show(points)
     return EXIT_VIOLATED if any(point.violations for point in points) else 0
+
+
+def _read(results: Path) -> dict[str, ScalePoint]:
+    from rollcast.sim.scale import ScalePoint
+
+    try:
+        lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+        return {one["cell"]: ScalePoint(**one["point"]) for one in map(json.loads, lines)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"cannot read the results {results}", cause=str(error), fix="name another file, or one of this version"
+        ) from None
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -95,11 +134,12 @@ _COLUMNS: Mapping[str, Callable[[ScalePoint], str]] = {
     "churn": lambda one: f"{one.churn:g}",
     "busy": lambda one: f"{one.utilisation:.1%}",
     "dropped": lambda one: f"{one.dropped_share:.1%}",
-    "age": lambda one: f"{one.age_mean:.1f} of {one.staleness_limit}",
-    "T_bcast p95": lambda one: f"{one.t_bcast_p95_s:.1f} s",
+    "age": lambda one: f"{one.age_mean:.1f}/{one.staleness_limit}",
+    "T_bcast": lambda one: f"{one.t_bcast_p95_s:.1f} s",
+    "origin": lambda one: f"{one.origin_copies:.1f}",
     "core": lambda one: f"{one.core_share:.2%}",
     "longest": lambda one: f"{one.core_block_ms_max:.0f} ms",
-    "h/1,000": lambda one: f"{one.peer_hours_per_kilo_rollout:.1f}",
+    "$/1k": lambda one: f"{one.usd_per_kilo_rollout:.2f}",
 }
 
 
@@ -114,28 +154,39 @@ def _show(points: Sequence[ScalePoint]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        f"A churn of 1 is {PREEMPTIONS_PER_HOUR:g} preemptions of each peer an hour. `core` is the coordinator's core "
-        "alone: connections, encryption and the ledger come on top. `h/1,000` is hours of peers for 1,000 trained "
-        "rollouts."
+        f"A churn of 1 is {PREEMPTIONS_PER_HOUR:g} preemptions of each peer an hour. T_bcast is its 95th percentile, "
+        "`origin` the copies of each version that the origin sends at least. `core` is the coordinator's core alone: "
+        "connections, encryption and the ledger come on top. `$/1k` is the price of 1,000 accepted rollouts."
     )
     for point in points:
         if point.violations:
             console.print(f"[red]{point.violations} violated invariants with {point.peers} peers[/red]")
 
 
+#: Name of a panel's axis, and what it shows.
+_PANELS: Mapping[str, Callable[[ScalePoint], float]] = {
+    "learner busy": lambda one: one.utilisation,
+    "dropped as too old": lambda one: one.dropped_share,
+    "mean age, steps": lambda one: one.age_mean,
+    "T_bcast p95, s": lambda one: one.t_bcast_p95_s,
+    "core, share of a processor": lambda one: one.core_share,
+    "core's longest event, ms": lambda one: one.core_block_ms_max,
+    "$ per 1,000 rollouts": lambda one: one.usd_per_kilo_rollout,
+}
+
+
 def _draw(points: Sequence[ScalePoint], path: Path) -> None:
     rates = sorted({point.churn for point in points})
-    figure, (busy, core) = charts.new_panels("Runs of growing fleets", "simulated, with the real cores", 2)
-    for number, rate in enumerate(rates):
-        mine = sorted((point for point in points if point.churn == rate), key=lambda point: point.peers)
-        sizes, style = [point.peers for point in mine], charts.series_style(number, len(rates))
-        busy.plot(sizes, [point.utilisation for point in mine], label=f"churn x {rate:g}", **style)
-        core.plot(sizes, [point.core_block_ms_max for point in mine], **style)
-    busy.set_ylabel("learner busy")
-    charts.share_axis(busy)
-    busy.legend(frameon=False)
-    core.set_ylabel("core's longest event, ms")
-    core.set_xlabel("peers")
-    charts.scale_to(core.yaxis, [point.core_block_ms_max for point in points])
-    charts.scale_to(core.xaxis, [point.peers for point in points])
+    figure, panels = charts.new_panels("Runs of growing fleets", "simulated, with the real cores", len(_PANELS))
+    for axes, (name, value) in zip(panels, _PANELS.items(), strict=True):
+        for number, rate in enumerate(rates):
+            mine = sorted((point for point in points if point.churn == rate), key=lambda point: point.peers)
+            sizes, style = [point.peers for point in mine], charts.series_style(number, len(rates))
+            axes.plot(sizes, [value(point) for point in mine], label=f"churn x {rate:g}", **style)
+        axes.set_ylabel(name)
+        charts.scale_to(axes.yaxis, [value(point) for point in points])
+    charts.share_axis(panels[0])
+    panels[0].legend(frameon=False)
+    panels[-1].set_xlabel("peers")
+    charts.scale_to(panels[-1].xaxis, [point.peers for point in points])
     charts.save(figure, path)

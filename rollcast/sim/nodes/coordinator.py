@@ -422,7 +422,7 @@ class CoordinatorNode(Server):
             case act.SendToPeer() | act.TryAddress():
                 pass  # the simulated network decides who can be dialled; no NAT traversal is simulated
             case act.PlanRelays(number):
-                self.later(self.ground.settings.plan_s, self.apply, ev.RelaysPlanned(number))
+                self.later(self.ground.settings.plan_s, self._plan_relays, number)
             case act.PlanActivation():
                 self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():
@@ -504,6 +504,13 @@ class CoordinatorNode(Server):
         if session is not None:
             session.dismiss(reason)
             self.apply(ev.PeerLeft(peer_id, reason))
+
+    def _plan_relays(self, number: int) -> None:
+        """Solve a large relay plan as the process beside the coordinator's loop does, outside the core."""
+        problem = None if self.core is None else self.core.relay_problem
+        if problem is not None:
+            problem.solve()
+        self.apply(ev.RelaysPlanned(number))
 
     def _plan_activation(self, action: act.PlanActivation) -> None:
         solved = decide(action.problem)

@@ -43,14 +43,34 @@ class FluidBroadcast:
         self.origin = origin
         self._peers = 0
         self._up_bytes_s = 0.0
+        self._peer_s, self._counted_s = 0.0, 0.0
+
+    @property
+    def peer_s(self) -> float:
+        """The seconds that peers ran, all together."""
+        return self._peer_s + self._peers * (self.ground.agenda.now - self._counted_s)
+
+    @property
+    def origin_copies(self) -> float:
+        """Copies of a version that the origin sends when all access links are used to the full.
+
+        It sends one copy at least, and what the peers' uplinks together cannot.
+        """
+        up = self.ground.settings.server_line.up_bytes_s
+        return max(1.0, self._peers * up / (up + self._up_bytes_s))
+
+    def _count(self) -> None:
+        self._peer_s, self._counted_s = self.peer_s, self.ground.agenda.now
 
     def joined(self, node: ReceivingNode) -> None:
         """Count a peer that receives and relays from now on."""
+        self._count()
         self._peers += 1
         self._up_bytes_s += node.line.up_bytes_s * node.line.relays
 
     def left(self, node: ReceivingNode) -> None:
         """Remove a peer from the count."""
+        self._count()
         self._peers -= 1
         self._up_bytes_s -= node.line.up_bytes_s * node.line.relays
 

@@ -20,7 +20,7 @@ def test_it_prints_a_row_for_each_fleet_and_draws_them(capsys: pytest.CaptureFix
     rows = [line.split()[:2] for line in printed.out.splitlines() if line.strip()[:1] in "48"]
     assert rows == [["4", "0"], ["4", "4"], ["8", "0"], ["8", "4"]]
     assert max(map(len, printed.out.splitlines())) <= 80
-    assert printed.err.splitlines()[-1] == "simulating 8 peers at churn 4"
+    assert printed.err.splitlines()[-1] == "simulated 8 peers at churn 4"
     assert plot.read_text().startswith("<?xml")
 
 
@@ -28,7 +28,25 @@ def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert app([SMALL[0], "--peers", "4", "--churn", "1", *SMALL[5:], "--json"], result_action="return_value") == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     assert (point["peers"], point["churn"], point["violations"]) == (4, 1.0, 0)
-    assert {"core_share", "core_block_ms_max", "peer_hours_per_kilo_rollout", "t_bcast_p95_s"} <= point.keys()
+    assert {"core_share", "core_block_ms_max", "usd_per_kilo_rollout", "origin_copies", "t_bcast_p95_s"} <= point.keys()
+
+
+def test_what_is_found_already_is_not_simulated_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    market, results = tmp_path / "market.csv", tmp_path / "results.jsonl"
+    market.write_text("0,3\n60000,3\n")
+    asked = [SMALL[0], "--peers", "4", "--churn", "1", *SMALL[5:], "--spot", str(market), "--results", str(results)]
+    found = []
+    for _ in range(2):
+        assert app([*asked, "--json"], result_action="return_value") == 0
+        printed = capsys.readouterr()
+        found.append(json.loads(printed.out))
+    assert found[0] == found[1]
+    assert found[0]["points"][0]["trace"] == "market"
+    assert printed.err.startswith("simulating 0 fleets")
+    assert len(results.read_text().splitlines()) == 1
+    results.write_text("no result\n")
+    with pytest.raises(ConfigError, match="cannot read the results"):
+        app(asked, result_action="return_value", exit_on_error=False)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +57,9 @@ def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
         (["--peers", "0"], "must be above 0"),
         (["--peers", "1.5"], "must be above 0"),
         (["--minutes", "0"], "must be above 0"),
+        (["--processes", "0"], "below 1"),
+        (["--usd-per-hour", "-1"], "below 0"),
+        (["--spot", "missing.csv"], "No such file"),
         (["--plot", "scale.txt"], "PNG or SVG"),
     ],
 )
