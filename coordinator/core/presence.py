@@ -145,7 +145,8 @@ class Presence:
         member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
-        could_work, roles_before = member.may_work, member.roles_in_plan
+        # Most heartbeats report what the one before did: then the member's roles stay as they are.
+        could_work, roles_before = member.may_work, None if member.rests_as(event.facts) else member.roles_in_plan
         version_before, member.facts = member.version, event.facts
         if member.role == "peer":  # the origin receives from the learner, outside a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
@@ -158,7 +159,8 @@ class Presence:
         if not member.receives:  # by its owner's limits or on standby: no broadcast waits for it
             self._state.dissemination.left(member.peer_id)
         actions = self._broadcasts.observe(member, now, before=roles_before)
-        if member.receives and not roles_before[1]:  # versions announced while it did not receive
+        receives_again = roles_before is not None and member.receives and not roles_before[1]
+        if receives_again:  # versions announced while it did not receive
             latest = self._state.announced.latest(NEWEST_KEPT)
             actions += [SendAnnouncement(member.peer_id, version) for version in latest]
         if member.version == version_before and member.may_work == could_work:

@@ -67,11 +67,15 @@ class Broadcasts:
         self._due_by(max(now, self._planned_at + members / MEMBERS_PLANNED_A_SECOND))
         return []
 
-    def observe(self, member: Member, now: float, *, before: tuple[bool, bool]) -> list[Action]:
-        """Take over a heartbeat's measurements; ``before``: whether the member relayed and received before it."""
+    def observe(self, member: Member, now: float, *, before: tuple[bool, bool] | None) -> list[Action]:
+        """Take over a heartbeat's measurements.
+
+        Args:
+            before: whether the member relayed and received before it; None if that is as it was.
+        """
         assert member.facts is not None
         self._state.links.observe(member.peer_id, member.facts, now)
-        if member.roles_in_plan != before:
+        if before is not None and member.roles_in_plan != before:
             return self.changed(now)
         self._observe_site(member, now)
         cap = member.upload_cap_bytes_per_second

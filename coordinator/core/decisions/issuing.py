@@ -305,7 +305,7 @@ class Round:
         A group all of whose rollouts come from one identity, or invite, has the advantages that this one chooses.
         """
         state = self._state
-        indices = state.book.open_slots(group)
+        indices = open_slots = state.book.open_slots(group)
         if group.prompt.environment:
             indices = [index for index in indices if not self._waits_for_other(member, group.slots[index].episode)]
         indices = indices[:free]
@@ -319,8 +319,7 @@ class Round:
             return peer_id != member.peer_id and not (same_invite and invite == member.invite)
 
         made = (one for slot in group.slots for one in (*slot.live, *([slot.filling.attempt] if slot.filling else [])))
-        open_left = len(state.book.open_slots(group)) - len(indices)
-        if open_left or any(is_other(one.peer_id, one.invite) for one in made):
+        if len(open_slots) > len(indices) or any(is_other(one.peer_id, one.invite) for one in made):
             return indices
         idle = state.members.shares.idle(self.pacing.oldest_version(groups_ahead, group.oldest_begun), _PEERS_ASKED)
         others = (state.members.get(peer_id) for peer_id in idle)
@@ -493,10 +492,17 @@ def issue(state: CoreState, now: float) -> list[Action]:
     """Give leases to the members next in line, as long as there is work for them, and request prompts."""
     if state.ended:
         return []
+    members = state.members
+    if not (members.shares.places or members.has_changed or state.book.has_freed or _lacks_prompts(state)):
+        return []  # nothing changed that gives any member work
     round_ = Round(state, now)
     round_.queue_changed()
-    if state.members.shares.places:
+    if members.shares.places:
         round_.give_out()
-    if state.prompts.low and state.members.worker_count and not state.settings.is_cell:
+    if _lacks_prompts(state):
         round_.supply_prompts()
     return round_.actions
+
+
+def _lacks_prompts(state: CoreState) -> bool:
+    return bool(state.prompts.low and state.members.worker_count and not state.settings.is_cell)

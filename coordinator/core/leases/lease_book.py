@@ -96,6 +96,11 @@ class LeaseBook(InFlight[Attempt]):
             return list(vacant)
         return [index for index in vacant if group.slots[index].open(())]
 
+    def _has_open_slot(self, group: Group) -> bool:
+        if self._grace.lost or group.prompt.environment:
+            return bool(self.open_slots(group))
+        return any(slot.filling is None and not slot.live for slot in group.slots)
+
     def ready_groups(self) -> list[Group]:
         """Return the groups with every slot scored, oldest first."""
         return [self._groups[group_id] for group_id in self._ready]
@@ -284,6 +289,11 @@ class LeaseBook(InFlight[Attempt]):
         slot.last_token = attempt.fencing_token
         self._begin_live(attempt)
         self.shares.add(attempt, live=True)
+
+    @property
+    def has_freed(self) -> bool:
+        """Whether attempts of any peer ended since the last call of ``take_freed``."""
+        return bool(self._freed)
 
     def take_freed(self) -> list[PeerId]:
         """Return the peers whose attempts ended since the last call, and clear that set."""
@@ -474,7 +484,7 @@ class LeaseBook(InFlight[Attempt]):
         self._freed[attempt.peer_id] = None
 
     def _index(self, group: Group) -> None:
-        if not self.open_slots(group):
+        if not self._has_open_slot(group):
             _discard(self._open, group.group_id)
         elif not _contains(self._open, group.group_id):
             insort(self._open, group.group_id)

@@ -135,6 +135,16 @@ class Member:
         stopped = self.facts.sending_stopped or self.facts.receiving_stopped
         return not stopped and self.facts.state not in _RESTING_STATES
 
+    def rests_as(self, facts: PeerFacts) -> bool:
+        """Whether these facts say the same about resting, sending and receiving as the newest ones."""
+        newest = self.facts
+        return (
+            newest is not None
+            and newest.state == facts.state
+            and newest.sending_stopped == facts.sending_stopped
+            and newest.receiving_stopped == facts.receiving_stopped
+        )
+
     @property
     def roles_in_plan(self) -> tuple[bool, bool]:
         """Whether the member relays, and whether it receives, in the relay plan."""
@@ -384,6 +394,11 @@ class Members:
     def changed(self, peer_ids: Iterable[PeerId]) -> None:
         """Consider these members again when work is given out."""
         self._changed.update(dict.fromkeys(peer_ids))
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether something changed for any member since the last call of ``take_changed``."""
+        return bool(self._changed)
 
     def take_changed(self) -> list[PeerId]:
         """Return the members for which something changed since the last call, in requests or permissions."""

@@ -11,7 +11,7 @@ between issue and receipt. Rollouts whose stages began before a restart are coun
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -141,7 +141,7 @@ class AgeBreakdown:
         known = [one.announced_at - one.frozen_at for version, one in self._versions.items() if version > 0]
         return median(known) if known else None
 
-    def observe(self, event: Event, actions: Iterable[Action], now: float) -> None:
+    def observe(self, event: Event, actions: Sequence[Action], now: float) -> None:
         """Measure an event and the actions that it led to; called with every event."""
         match event:  # the most frequent ones first
             case HeartbeatReceived():
@@ -159,6 +159,10 @@ class AgeBreakdown:
                 self._announced(event.version, now)
             case _:
                 pass
+        if actions:
+            self._observe_actions(event, actions, now)
+
+    def _observe_actions(self, event: Event, actions: Sequence[Action], now: float) -> None:
         for action in each(actions):
             if type(action) not in _WATCHED:
                 continue

@@ -166,7 +166,7 @@ class LedgerJudge:
                 of_action(action)
             elif isinstance(action, act.CommitTogether):
                 self._together(action)
-        if isinstance(event, ev.Tick):
+        if type(event) is ev.Tick:
             self._overdue()
 
     def bounded(self, core: CoordinatorCore, now: float) -> None:

@@ -21,6 +21,7 @@ from rollcast.wire.token_ids import id_count, pack_ids
 
 _SLACK_S = 60.0  # for restarts of the coordinator, calls that are lost, and polls, beyond an evaluation's deadline
 _LEASES_KEPT = 65536
+_WATCHED = frozenset({act.SendLeases, act.StoreRollout, act.ScoreEvaluation})
 
 Key = tuple[int, int]  # lease and sample index
 
@@ -91,9 +92,13 @@ class EvaluationJudge:
 
     def see(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         """Check one event of the core and the actions that it returned."""
-        if isinstance(event, EvaluationRequested) and actions:  # it begins, perhaps anew
+        if not actions:
+            return
+        if isinstance(event, EvaluationRequested):  # it begins, perhaps anew
             self._scoring = {sample for sample in self._scoring if sample[0] != event.key}
         for action in actions:
+            if type(action) not in _WATCHED:
+                continue
             if isinstance(action, act.SendLeases):
                 self._sent(action, now)
             elif isinstance(action, act.StoreRollout):

@@ -66,7 +66,7 @@ class Session:
 
     def _arrived(self, message: Any) -> None:
         life = self._lives[1]
-        if isinstance(message, _End):
+        if type(message) is _End:
             self._coordinator.call_in_life(life, self._hung_up, message)
         else:
             self._coordinator.call_in_life(life, self._coordinator_end.received, self, message)
@@ -76,7 +76,7 @@ class Session:
 
     def _came_back(self, message: Any) -> None:
         life = self._lives[0]
-        if isinstance(message, _End):
+        if type(message) is _End:
             self._peer.call_in_life(life, self._peer_end.ended, self, message.reason)
         else:
             self._peer.call_in_life(life, self._peer_end.received, self, *message)
