@@ -10,7 +10,7 @@ import pytest
 from rollcast.cli.simulation.study import app
 from rollcast.runtime.errors import ConfigError
 
-SMALL = ["scale", "--peers", "4,8", "--churn", "0,4", "--minutes", "6", "--warm-up-minutes", "6"]
+SMALL = ["scale", "--peers", "4,8", "--churn", "4", "--minutes", "6", "--warm-up-minutes", "6"]
 
 
 def test_it_prints_a_row_for_each_fleet_and_draws_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_it_prints_a_row_for_each_fleet_and_draws_them(capsys: pytest.CaptureFix
     assert app([*SMALL, "--plot", str(plot)], result_action="return_value") == 0
     printed = capsys.readouterr()
     rows = [line.split()[:2] for line in printed.out.splitlines() if line.strip()[:1] in "48"]
-    assert rows == [["4", "0"], ["4", "4"], ["8", "0"], ["8", "4"]]
+    assert rows == [["4", "4"], ["8", "4"]]
     assert max(map(len, printed.out.splitlines())) <= 80
     assert printed.err.splitlines()[-1] == "simulated 8 peers at churn 4"
     assert plot.read_text().startswith("<?xml")
