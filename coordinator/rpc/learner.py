@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -43,7 +44,9 @@ COMPLETIONS_AT_ONCE = 256
 COMPLETIONS_PER_CALL_MAX = 1 << 20
 EXAMPLES_PER_CALL_MAX = 1 << 20
 EVALUATION_SAMPLES_MAX = 1024  # of one problem
-EXAMPLES_AT_ONCE = 256  # made in one go in the thread
+EXAMPLES_AT_ONCE = 256  # made in one go in the thread, where that takes no longer than EXAMPLES_S
+EXAMPLES_S = 1.0
+"""Seconds that examples may take which are made in one go: what a cancelled call had begun is made again."""
 VALUES_MAX = 128
 AUDITS_MAX = 1 << 17  # findings about one step: a batch has fewer rollouts
 NATS_MAX = 1e9  # a margin; of a larger one only this is kept
@@ -64,8 +67,10 @@ class LearnerCalls:
         sessions: Sessions,
         samples: SampleBook | None,
         evaluations: Evaluations,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``run`` holds the fields of RunInfo that do not change during the run."""
+        self._clock = clock
         self._samples = samples
         self._evaluations = evaluations
         self._run = run
@@ -109,9 +114,12 @@ class LearnerCalls:
         """Stream labelled problems for the warm start, none of them held out."""
         if request.count > EXAMPLES_PER_CALL_MAX or request.cursor > limits.COUNTER_MAX:
             raise MalformedMessage(f"one call may request at most {EXAMPLES_PER_CALL_MAX} examples")
-        left, cursor = request.count, request.cursor
+        left, cursor, at_once = request.count, request.cursor, 1
         while left:
-            examples = await self._problems.examples(min(left, EXAMPLES_AT_ONCE), flawed=request.flawed, cursor=cursor)
+            began_s = self._clock()
+            examples = await self._problems.examples(min(left, at_once), flawed=request.flawed, cursor=cursor)
+            fast = self._clock() - began_s < EXAMPLES_S / 2
+            at_once = min(2 * at_once, EXAMPLES_AT_ONCE) if fast else max(at_once // 2, 1)
             await _write_all(context, examples)
             left -= len(examples)
             cursor = examples[-1].example_id + 1

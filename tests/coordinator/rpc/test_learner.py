@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from coordinator.core.events.actions import ServeBatch
 from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.versions_kept import VersionsKept
@@ -78,3 +80,43 @@ async def test_rollouts_to_be_judged_follow_the_batch_with_their_prompts_and_see
     ]
     assert shown[1].segments[0].peer_id == "a"
     assert shown[1].sampling.temperature == SAMPLING.temperature
+
+
+class Examples:
+    """A task whose examples take so many seconds each."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.asked, self._seconds = 0.0, list[int](), seconds
+
+    async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
+        assert not flawed
+        self.asked.append(count)
+        self.now += count * self._seconds
+        return [pb.Example(example_id=cursor + number) for number in range(count)]
+
+
+@pytest.mark.parametrize(("seconds", "most_at_once", "calls_most"), [(0.0, 256, 12), (0.1, 8, 300), (5.0, 1, 1000)])
+async def test_examples_of_slow_environments_are_sent_as_they_are_made(
+    seconds: float, most_at_once: int, calls_most: int
+) -> None:
+    """A learner gives a call 30 s, and keeps what came: 256 games of half a second each never came."""
+    problems, nothing, sent = Examples(seconds), cast(Any, None), list[int]()
+    calls = LearnerCalls(
+        run=pb.RunInfo(),
+        learner_public_key=b"",
+        shell=nothing,
+        ledger=nothing,
+        problems=cast(Any, problems),
+        sessions=nothing,
+        samples=None,
+        evaluations=nothing,
+        clock=lambda: problems.now,
+    )
+
+    async def write(example: pb.Example) -> None:
+        sent.append(example.example_id)
+
+    await calls.Examples(pb.ExamplesRequest(count=1000, cursor=5), SimpleNamespace(write=write))
+    assert sent == list(range(5, 1005))
+    assert max(problems.asked) == most_at_once
+    assert len(problems.asked) <= calls_most
