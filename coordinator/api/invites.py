@@ -25,6 +25,12 @@ LISTED_MAX = 500
 QUOTA_MAX = 10_000
 REASON_LENGTH_MAX = 200
 LEDGER_DEADLINE_S = 10.0
+#: What the holder of an invite runs. A cell's coordinator and its uplink both read the file.
+_COMMANDS: dict[InvitedRole, str] = {
+    "peer": "rollcast peer join {}",
+    "origin": "rollcast peer run origin.toml --set invite={}",
+    "cell": "umask 077; echo {} > head-invite.txt",
+}
 
 
 class NewInvite(Body):
@@ -203,11 +209,10 @@ class InviteRoutes:
             asked.role, quota=asked.quota, lifetime_s=asked.lifetime_s, note=asked.note.strip()
         )
         text = made.encode()
-        joins = "rollcast peer join " if asked.role == "peer" else "rollcast peer run origin.toml --set invite="
         return MadeInvite(
             id=token_hash(made.token).hex()[:ID_LENGTH],
             invite=text,
-            command=f"{joins}{text}",
+            command=_COMMANDS[asked.role].format(text),
             expires_unix_s=now + asked.lifetime_s,
         )
 

@@ -24,7 +24,7 @@ class UplinkConfig(ConfigModel):
     link: LinkConfig = LinkConfig()
     """Chunk links to the head's origin and peers."""
     store: StoreConfig = StoreConfig(states_in_memory=False)
-    """Versions on disk."""
+    """Versions on disk, where the cell's origin is served from: states_in_memory and memory_only have no effect."""
     coordinator_timeout_s: float = Field(86_400.0, gt=0.0)
     """Seconds to retry while the cell's coordinator is unreachable, after which this process ends."""
 
@@ -35,6 +35,6 @@ class UplinkConfig(ConfigModel):
             invite_file=self.head_invite_file,
             state_folder=self.state_folder,
             link=self.link,
-            store=self.store.model_copy(update={"states_in_memory": False}),
+            store=self.store.model_copy(update={"states_in_memory": False, "memory_only": False}),
             page=False,
         )

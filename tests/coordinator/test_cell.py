@@ -117,8 +117,11 @@ async def test_stored_rollouts_and_slots_survive_a_restart_of_the_cell(tmp_path:
         assert (delivered.lease_id, delivered.segments[0].packed_ids) == (501, made.segments[0].packed_ids)
 
 
-async def test_a_coordinator_with_a_run_of_its_own_serves_no_cell(tmp_path: Path) -> None:
+async def test_a_coordinator_with_a_run_of_its_own_serves_no_cell_and_takes_no_peer_for_one(tmp_path: Path) -> None:
     async with running(tmp_path) as run, AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(Member(await run.join("peer")))
+        await peer.hello(cell=True)
+        assert (await peer.next("refused")).what == "this invite is not for cells"
         enrolment = await run.join("learner")
         channel = await stack.enter_async_context(open_channel(enrolment.grpc_address, enrolment.credentials))
         stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]

@@ -102,6 +102,19 @@ async def test_only_the_runs_learner_joins_as_learner(door: Door) -> None:
     assert (await door.desk.join(request(LEARNER, token, role="learner"))).peer_id == LEARNER.peer_id
 
 
+async def test_a_cell_joins_as_a_peer_whose_invite_says_that_it_is_one(door: Door) -> None:
+    for_cells = await door.desk.new_invite("cell", quota=1, lifetime_s=60)
+    for_peers = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
+    cell, peer = Identity.generate(), Identity.generate()
+    reply = await door.desk.join(request(cell, for_cells, role="cell"))
+    assert caller_from_certificate_pem(reply.certificate_pem.encode()).role == "peer"
+    await door.desk.join(request(peer, for_peers))
+    assert await door.desk.is_for_cells(await door.desk.invite_of(cell.peer_id))
+    assert not await door.desk.is_for_cells(await door.desk.invite_of(peer.peer_id))
+    with pytest.raises(JoinRefused, match="for the role cell"):
+        await door.desk.join(request(Identity.generate(), for_cells))
+
+
 async def test_a_key_must_be_proved_for_this_run_token_and_request(door: Door) -> None:
     token = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
     victim, thief = Identity.generate(), Identity.generate()
