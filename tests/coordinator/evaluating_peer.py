@@ -49,7 +49,7 @@ async def evaluate_all(peer: Member, tokenizer: Tokenizer, samples: int) -> None
             yield pb.RolloutUpload(rollouts=items)
 
         reply = await peer.stub.UploadRollouts(upload())
-        assert all(one.accepted for one in reply.verdicts)
+        assert all(one.accepted for one in reply.verdicts), [one.reason for one in reply.verdicts]
         done += len(rollouts)
 
 
