@@ -187,6 +187,7 @@ class StoreWorker:
             encoding = self._encoding(writes.key)
             for first, chunks in writes.runs():
                 encoding.write_verified(first, chunks)
+                encoding.hash_written(first, chunks)
         finally:
             self.memory.stored(writes.key, writes.chunks)
 

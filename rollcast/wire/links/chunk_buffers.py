@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 
-# The relay keeps the newest 32 MiB of chunks; with those that arrive meanwhile, the oldest buffer is free by then.
-_KEPT_BYTES_MOST = 40 << 20
+# The relay keeps the newest 32 MiB of chunks besides those that wait for the disk, 32 MiB at most. A buffer that is not
+# kept for the next chunk costs its allocation, zeros and page faults each time.
+_KEPT_BYTES_MOST = 72 << 20
 _LOOKED_AT_MOST = 4
 _REUSED_FROM_BYTES = 16 << 10  # below this the allocator has memory at hand
 

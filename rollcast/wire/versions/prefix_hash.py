@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 
 from blake3 import blake3
+
+from rollcast.wire.versions.chunks import BytesLike
 
 _STEP_BYTES = 8 << 20  # enough for all cores to share
 _SHARED_BYTES_LEAST = 1 << 30  # a smaller file is hashed in pieces too small for waking other cores to pay
@@ -33,6 +36,12 @@ class PrefixHash:
             stop = min(until_bytes, self.done_bytes + _STEP_BYTES)
             self._blake3.update(self._view[self.done_bytes : stop])
             self.done_bytes = stop
+
+    def take(self, pieces: Iterable[BytesLike]) -> None:
+        """Hash the bytes that follow, from memory: they are those of the file."""
+        for piece in pieces:
+            self._blake3.update(piece)
+            self.done_bytes += len(piece)
 
     def digest(self) -> bytes:
         """Return the digest of the bytes hashed so far, which is the file's once all are."""

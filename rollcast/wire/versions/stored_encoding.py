@@ -326,8 +326,21 @@ class StoredEncoding:
         self._hash_until(min(here, done + budget_bytes))
         return True
 
+    def hash_written(self, first: int, chunks: Sequence[BytesLike]) -> None:
+        """Hash a keyframe's chunks that were just written, if they follow what is hashed already.
+
+        From memory that costs two thirds of what it costs from the file, whose pages must be mapped first.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        if self.manifest.kind == "keyframe" and not (self._state_verified or self._finished):
+            state_hash = self._prefix_hash()
+            if self.manifest.chunk_range(first)[0] == state_hash.done_bytes:
+                state_hash.take(chunks)
+
     def verify_state(self) -> None:
-        """Hash the rest of the keyframe's bytes as they are on disk and compare with the record's state hash.
+        """Hash the rest of the keyframe's bytes as they are in the file and compare with the record's state hash.
 
         Raises:
             CorruptChunk: the bytes are not the state that the learner signed.
@@ -485,12 +498,16 @@ class StoredEncoding:
             raise StoreError(f"{self!r} is not a complete keyframe")
 
     def _hash_until(self, until_bytes: int) -> PrefixHash:
+        state_hash = self._prefix_hash()
+        state_hash.advance(until_bytes)
+        return state_hash
+
+    def _prefix_hash(self) -> PrefixHash:
         try:
             if self._state_hash is None:
                 self._state_hash = PrefixHash(self._descriptor, self.manifest.size_bytes)
         except OSError as error:
             raise store_error(self._folder, error) from None
-        self._state_hash.advance(until_bytes)
         return self._state_hash
 
     def _rehash(self) -> None:

@@ -286,6 +286,26 @@ def test_keyframes_are_hashed_as_they_arrive(tmp_path: Path, monkeypatch: pytest
     assert not store.advance(1 << 20)
 
 
+def test_chunks_that_come_in_order_are_hashed_as_they_are_written(tmp_path: Path) -> None:
+    encoding = begin(ChunkStore(tmp_path, 4), OLD)
+    chunks = [OLD[start : start + CHUNK] for start in range(0, len(OLD), CHUNK)]
+
+    def write(first: int, stop: int) -> None:
+        encoding.write_verified(first, chunks[first:stop])
+        encoding.hash_written(first, chunks[first:stop])
+
+    write(0, 2)
+    assert not encoding.advance_hash(1 << 20), "they are hashed"
+    write(3, 4)
+    write(2, 3)
+    assert encoding.advance_hash(1 << 20), "chunk 3 came early, and is read from the file"
+    write(4, len(chunks))
+    assert not encoding.advance_hash(1 << 20)
+    encoding.verify_state()
+    encoding.hash_written(0, chunks[:1])
+    assert encoding.state_held
+
+
 def test_a_state_that_arrives_wrong_is_noticed_at_its_end(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path, 4)
     encoding = begin(store, OLD)
