@@ -21,13 +21,14 @@ export function storyOf({ subject, name }) {
 export const subjectWords = ({ subject, name }) => name || (subject.length > 24 ? `…${subject.slice(-10)}` : subject);
 
 /** The cause with the peer's name, or with the ends of peers' ids, which suffice to tell them apart. */
-export const causeWords = ({ cause, cause_name }) => (cause_name ? `peer ${cause_name}` : cause).replace(/12D3KooW\w+/g, shortId);
+export const causeWords = ({ cause, cause_name }) => (cause_name || cause).replace(/12D3KooW\w+/g, shortId);
 
 /** The page that shows the subject, or "". */
 export const subjectHref = ({ subject, name }) => (name ? href(`workers/${subject}`) : "");
 
 /** An event's detail as a sentence: causes of a learner's wait are JSON, [[stage, peer id or "", seconds], ...]. */
 export function detailWords({ kind, detail }) {
+  if (kind === "peer_joined") return detail.replace(/^.* as /, "joined as ");
   if (kind !== "learner_waited") return detail;
   try {
     const causes = JSON.parse(detail), seconds = causes.reduce((sum, one) => sum + one[2], 0);
