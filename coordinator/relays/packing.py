@@ -48,7 +48,7 @@ class PackedPart(msgspec.Struct, frozen=True, array_like=True):
 
     place: int
     neighbours: tuple[int, ...]
-    stripes: tuple[tuple[StripeId, tuple[int, ...], float], ...]
+    stripes: tuple[StripeAssignment, ...]
     list_children: tuple[int, ...]
     parents: tuple[int, ...]
     fallbacks: tuple[int, ...]
@@ -145,7 +145,7 @@ def _packed(place: int, part: Assignment, table: dict[Neighbour, int]) -> Packed
     return PackedPart(
         place,
         tuple([table.setdefault(one, len(table)) for one in part.neighbours]),
-        tuple([(one.stripe, one.children, one.bytes_per_second) for one in part.stripes]),
+        part.stripes,
         part.list_children,
         part.parents,
         tuple([table.setdefault(one, len(table)) for one in part.fallbacks]),
@@ -206,7 +206,7 @@ class SolutionReader:
         table = self._table
         return Assignment(
             tuple([table[one] for one in part.neighbours]),
-            tuple([StripeAssignment(*one) for one in part.stripes]),
+            part.stripes,
             part.list_children,
             part.parents,
             tuple([table[one] for one in part.fallbacks]),

@@ -20,6 +20,7 @@ from coordinator.core.events.actions import (
     SendProbe,
     SendToPeer,
     StopPeer,
+    StripeAssignment,
     TellActivation,
 )
 from coordinator.ledger.store import RunStore
@@ -171,16 +172,24 @@ def plan_message(action: SendPlan) -> pb.CoordinatorMessage:
     plan = pb.RelayPlan(
         plan_id=action.plan_id,
         neighbours=_neighbours(part.neighbours),
-        stripes=[
-            pb.PlanStripe(stripe=one.stripe, children=one.children, bytes_per_second=one.bytes_per_second)
-            for one in part.stripes
-        ],
+        stripes=[_stripe(one) for one in part.stripes],
         list_children=part.list_children,
         parents=part.parents,
         fallbacks=_neighbours(part.fallbacks),
         direct_copies=part.direct_copies,
     )
     return pb.CoordinatorMessage(relay_plan=plan)
+
+
+def _stripe(one: StripeAssignment) -> pb.PlanStripe:
+    return pb.PlanStripe(
+        stripe=one.stripe,
+        children=one.children,
+        bytes_per_second=one.bytes_per_second,
+        heirs=[pb.PlanHeir(child=child, heir=heir) for child, heir in one.heirs],
+        adopted=one.adopted,
+        guardian=max(0, one.guardian),
+    )
 
 
 def probe_message(action: SendProbe) -> pb.CoordinatorMessage:

@@ -118,7 +118,17 @@ def _neighbour(neighbour: pb.PlanNeighbour) -> Neighbour:
 def _stripe(stripe: pb.PlanStripe, neighbours: Sequence[Neighbour]) -> Stripe:
     if not 1 <= stripe.stripe <= STRIPES_MAX:
         raise MalformedMessage(f"a relay plan with stripe {stripe.stripe}")
-    return Stripe(StripeId(stripe.stripe), _peers(stripe.children, neighbours), stripe.bytes_per_second)
+    children = _peers([one.child for one in stripe.heirs], neighbours)
+    heirs = _peers([one.heir for one in stripe.heirs], neighbours)
+    adopted = _peers(stripe.adopted, neighbours)
+    return Stripe(
+        StripeId(stripe.stripe),
+        _peers(stripe.children, neighbours),
+        stripe.bytes_per_second,
+        tuple(zip(children, heirs, strict=True)),
+        adopted,
+        _peers((stripe.guardian,), neighbours)[0] if adopted else None,
+    )
 
 
 def _peers(indices: Iterable[int], neighbours: Sequence[Neighbour]) -> tuple[PeerId, ...]:

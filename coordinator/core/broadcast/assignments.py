@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from coordinator.core.broadcast.heirs import Succession, find_heirs
 from coordinator.core.broadcast.nodes import Parents, Plan, PlanShape, RelayNode, Stripe
 from coordinator.core.events.actions import Assignment, Neighbour, StripeAssignment
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 from rollcast.wire.reach_words import PUNCH
 
@@ -19,11 +20,12 @@ NeighbourKey = tuple[PeerId, bool, bool, bool, bool]
 class _Edges:
     """Index a plan's edges by their ends."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, by_id: Mapping[PeerId, RelayNode]) -> None:
         self.sources: dict[PeerId, set[PeerId]] = {}  # child -> the members that send it chunks
         self.above: dict[PeerId, set[PeerId]] = {}  # child -> the same, and its parent for announcements and lists
         self.below: dict[PeerId, set[PeerId]] = {}
         self.relays: dict[PeerId, list[tuple[Stripe, list[PeerId]]]] = {}  # parent -> its children by stripe
+        self.successions: dict[StripeId, Succession] = {}
         for stripe in plan.stripes:
             _add(self.above, stripe.parents)
             pushed = {child: parent for child, parent in stripe.parents.items() if child not in plan.pullers}
@@ -35,10 +37,20 @@ class _Edges:
                 for parent, children in children_by_parent.items():
                     children.sort(key=lambda child: (child not in children_by_parent, child))
                     self.relays.setdefault(parent, []).append((stripe, children))
+                self.successions[stripe.stripe] = succession = find_heirs(children_by_parent, by_id)
+                self._link_heirs(succession)
         _add(self.above, plan.list_parents)
         self.lists = children_of(plan.list_parents)
         for parent, children in self.lists.items():
             self.below.setdefault(parent, set()).update(children)
+
+    def _link_heirs(self, succession: Succession) -> None:
+        _add(self.above, succession.guardians)
+        for heir, guardian in succession.guardians.items():
+            self.below.setdefault(guardian, set()).add(heir)
+        for heir, adopted in succession.adopted.items():
+            _add(self.above, dict.fromkeys(adopted, heir))
+            self.below.setdefault(heir, set()).update(adopted)
 
 
 def children_of(parents: Parents) -> dict[PeerId, list[PeerId]]:
@@ -78,7 +90,7 @@ class AssignmentMaker:
     def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, Assignment]:
         """Return the assignments of all members, the root included, in the order in which they joined."""
         by_id = {node.peer_id: node for node in nodes}
-        edges = _Edges(plan)
+        edges = _Edges(plan, by_id)
         return {node.peer_id: self._part(node, plan, edges, by_id) for node in nodes}
 
     def _part(self, node: RelayNode, plan: Plan, edges: _Edges, by_id: Mapping[PeerId, RelayNode]) -> Assignment:
@@ -94,11 +106,7 @@ class AssignmentMaker:
             ),
             stripes=tuple(
                 [
-                    StripeAssignment(
-                        stripe.stripe,
-                        tuple([index_of[child] for child in children]),
-                        stripe.share * plan.bytes_per_second,
-                    )
+                    _stripe_part(own_id, stripe, children, edges, plan.bytes_per_second, index_of)
                     for stripe, children in edges.relays.get(own_id, ())
                 ]
             ),
@@ -145,6 +153,26 @@ class AssignmentMaker:
             usable.append(root)
         named = [self._named(node, by_id[one], dials=True) for one in usable]
         return (*named, *self._mirrors)
+
+
+def _stripe_part(
+    own_id: PeerId,
+    stripe: Stripe,
+    children: Sequence[PeerId],
+    edges: _Edges,
+    bytes_per_second: float,
+    index_of: Mapping[PeerId, int],
+) -> StripeAssignment:
+    succession = edges.successions[stripe.stripe]
+    adopted = succession.adopted.get(own_id, ())
+    return StripeAssignment(
+        stripe.stripe,
+        tuple([index_of[child] for child in children]),
+        stripe.share * bytes_per_second,
+        tuple([(index_of[child], index_of[heir]) for child, heir in succession.heirs.get(own_id, ())]),
+        tuple([index_of[one] for one in adopted]),
+        index_of[succession.guardians[own_id]] if adopted else -1,
+    )
 
 
 def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> bool:

@@ -188,7 +188,7 @@ def _as_good(sent: Assignment | None, part: Assignment) -> bool:
     if len(sent.stripes) != len(part.stripes) or replace(sent, stripes=part.stripes) != part:
         return False
     return all(
-        (old.stripe, old.children) == (new.stripe, new.children)
+        replace(old, bytes_per_second=0.0) == replace(new, bytes_per_second=0.0)
         and abs(old.bytes_per_second - new.bytes_per_second) <= _MOVED_SHARE * old.bytes_per_second
         for old, new in zip(sent.stripes, part.stripes, strict=True)
     )

@@ -62,11 +62,21 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class StripeAssignment:
-    """The neighbours to which a peer sends one stripe's chunks: ``children`` are indices into its neighbours."""
+    """The neighbours to which a peer sends one stripe's chunks, as indices into its neighbours.
+
+    Args:
+        bytes_per_second: what the plan expects the stripe to carry; 0: not known.
+        heirs: (child, child of that child): the second is sent the stripe's chunks if the first fails.
+        adopted: further children, for chunks that come from ``guardian``.
+        guardian: the parent of this peer's parent, if this peer is its parent's heir; -1 otherwise.
+    """
 
     stripe: StripeId
     children: tuple[int, ...]
-    bytes_per_second: float  # what the plan expects the stripe to carry; 0: not known
+    bytes_per_second: float
+    heirs: tuple[tuple[int, int], ...] = ()
+    adopted: tuple[int, ...] = ()
+    guardian: int = -1
 
 
 @dataclass(frozen=True, slots=True)

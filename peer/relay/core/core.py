@@ -12,7 +12,7 @@ The modules form a pipeline. Each calls only modules of the rows below its own (
     origin                         which root is given which chunk
     forwarding                     copies for children, answers to requests, reports of what is held
     pulling  catch_up              requests for missing chunks; keyframes for peers that fell behind
-    state                          links, encodings, plan
+    state                          links, encodings, plan, heirs of relays that failed
     actions  chunk_set  window     what the shell is to do; sets of chunks; how much a peer is given at a time
     events                         what happened
 """

@@ -17,11 +17,17 @@ class Stripe:
 
     Args:
         bytes_per_second: what the plan expects the stripe to carry; 0: not known.
+        heirs: (child, child of that child): the second is sent the stripe's chunks if the first fails.
+        adopted: further children, for chunks that come from ``guardian``.
+        guardian: the parent of this process's parent, if this process is its parent's heir; None otherwise.
     """
 
     stripe: StripeId
     children: tuple[PeerId, ...]
     bytes_per_second: float = 0.0
+    heirs: tuple[tuple[PeerId, PeerId], ...] = ()
+    adopted: tuple[PeerId, ...] = ()
+    guardian: PeerId | None = None
 
 
 @dataclass(frozen=True, slots=True)

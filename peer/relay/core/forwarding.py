@@ -25,7 +25,7 @@ from peer.relay.core.actions import (
 from peer.relay.core.catch_up import asked_for
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import CancelReceived, GotReceived, HaveReceived, LinkId, RequestReceived, WantReceived
-from peer.relay.core.state import Account, EncodingState, LinkState, Push, RelayState
+from peer.relay.core.state import Account, EncodingState, LinkState, Owned, Push, RelayState
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
 from rollcast.wire.limits import CREDIT_CHUNKS_MAX
 from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
@@ -49,15 +49,13 @@ _GIVES_WITHIN_S = 1.0
 
 def forward(state: RelayState, encoding: EncodingState, index: int, stripe: StripeId, sender: LinkState) -> None:
     """Queue a verified chunk for the stripe's children; its sender gets a report once the copies have left."""
-    children = state.children.get(stripe, ())
-    reported = sender.role == "origin" and stripe not in (DIRECT_STRIPE, NO_STRIPE)
+    children = state.receivers(stripe, sender)
+    reported = stripe not in (DIRECT_STRIPE, NO_STRIPE) and (sender.role == "origin" or bool(children))
     counted_most = _counted_most(state, encoding, children) if reported else 0
     copies = 0
-    for peer_id in children:
-        child = state.link_to.get(peer_id)
-        if child is not None and child.link != sender.link:
-            push = Push(index, stripe, sender.link if reported else None)
-            copies += queue_push(state, child, encoding, push, counted_most)
+    for child in children:
+        push = Push(index, stripe, sender.link if reported else None)
+        copies += queue_push(state, child, encoding, push, counted_most)
     if reported:
         sender.account.copies.append((encoding.key, index, copies))
         settle(state, sender)
@@ -86,15 +84,14 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
     return int(counted and push.upstream is not None)
 
 
-def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence[PeerId]) -> int:
+def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence[LinkState]) -> int:
     """Return how many copies that count may wait for one child.
 
     Children that are behind share the number that may count altogether; a child that is behind by more than that is
     slow for a reason of its own.
     """
     least, most = state.settings.pushes_counted_least, state.settings.chunks_counted * len(children)
-    links = [state.link_to[peer_id] for peer_id in children if peer_id in state.link_to]
-    behind = sum(least <= len(link.pushes.get(encoding.key, ())) <= most for link in links)
+    behind = sum(least <= len(link.pushes.get(encoding.key, ())) <= most for link in children)
     return max(least, most // max(1, behind))
 
 
@@ -166,12 +163,20 @@ def _has_slot(state: RelayState) -> bool:
     On a slow uplink a chunk for each of many links would delay all of them, and this process's own requests and reports
     behind them. A link whose chunk takes far longer than its share waits for the other end and holds no slot.
     """
-    chunk_s = state.uplink.chunk_s
-    if chunk_s <= 0.0:
+    if state.uplink.chunk_s <= 0.0:
         return True
-    slots = max(_SLOTS_LEAST, _AHEAD_S / chunk_s)
-    since_s = state.now_s - _STUCK_TIMES * slots * chunk_s
-    return sum(bool(one.in_transport) and one.given_at_s >= since_s for one in state.links.values()) < slots
+    since_s = _moving_since_s(state)
+    moving = sum(bool(one.in_transport) and one.given_at_s >= since_s for one in state.links.values())
+    return moving < _slots(state)
+
+
+def _slots(state: RelayState) -> float:
+    return max(_SLOTS_LEAST, _AHEAD_S / state.uplink.chunk_s)
+
+
+def _moving_since_s(state: RelayState) -> float:
+    """Return the time since when a link whose chunk has not left would wait for the other end, not for this uplink."""
+    return state.now_s - _STUCK_TIMES * _slots(state) * state.uplink.chunk_s
 
 
 def _send_push(state: RelayState, link: LinkState) -> bool:
@@ -207,6 +212,8 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
         state.uplink.begins(state.now_s)
     link.in_transport.append(push)
     link.given_at_s, link.given_after = state.now_s, state.chunks_left
+    if push is not None and state.settings.role != "origin" and state.reports(link.peer_id, push.stripe):
+        link.owned.append(Owned(key, index, state.now_s, alone=False))
     if push is None:
         _answers(encoding, link.peer_id).take(encoding.chunk_size_bytes, state.now_s)
     state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
@@ -285,13 +292,18 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
 
 
 def _room_for_answers(state: RelayState) -> int:
-    """Return how many more requested chunks leave this uplink soon; others are better asked of another holder."""
+    """Return how many more requested chunks leave this uplink soon; others are better asked of another holder.
+
+    What waits for another end does not count: the link to a dead child may stay open, with copies for it, for seconds.
+    """
     chunk_s = state.uplink.chunk_s
     if chunk_s <= 0.0:
         return state.settings.pulls_most
+    since_s = _moving_since_s(state)
     waiting = sum(
         len(link.in_transport) + sum(map(len, link.pulls.values())) + sum(map(len, link.pushes.values()))
         for link in state.links.values()
+        if not link.in_transport or link.given_at_s >= since_s
     )
     return max(_ANSWERS_LEAST, int(_ANSWERED_WITHIN_S / chunk_s)) - waiting
 

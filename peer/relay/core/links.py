@@ -25,7 +25,8 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     if lost and state.in_flight():
         state.counters.reparentings += 1
     state.plan = event
-    state.children = {one.stripe: one.children for one in event.stripes if one.stripe != DIRECT_STRIPE}
+    state.stripes = {one.stripe: one for one in event.stripes if one.stripe != DIRECT_STRIPE}
+    state.discard_failures()
     state.neighbours = {neighbour.peer_id: neighbour for neighbour in event.neighbours}
     _discard_strangers(state, now)
     for link in state.links.values():

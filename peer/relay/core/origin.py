@@ -57,6 +57,7 @@ def credit_received(state: RelayState, event: CreditReceived, now: float) -> Non
         if window is not None:
             window.observe(now - owned.given_at_s, len(link.owned))
         link.owned.remove(owned)
+        state.note_report(link.peer_id)
     issue(state, now)
 
 
@@ -113,7 +114,7 @@ def _backlog(state: RelayState, now: float) -> int:
 
 
 def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
-    return [state.link_to[peer_id] for peer_id in state.children.get(stripe, ()) if peer_id in state.link_to]
+    return state.receivers(stripe, None)
 
 
 def _keeping_up(state: RelayState, roots: list[LinkState], size_bytes: int) -> list[LinkState]:
@@ -141,7 +142,7 @@ def _best_stripe(
     remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
     size_bytes, fastest_s = encoding.chunk_size_bytes, float("inf")
     offers: list[tuple[bool, float, StripeId, float]] = []  # the smallest is the best
-    for stripe in state.children:
+    for stripe in state.stripes:
         roots = _roots(state, stripe)
         if not roots:
             continue
@@ -201,6 +202,9 @@ def watch_roots(state: RelayState, now: float) -> None:
             link.owned.remove(owned)
             window = _window(state, link, owned)
             if window is not None:
+                # Whoever the origin gives a chunk reports it; relays of an earlier release report to no other parent.
+                if window.answered or state.settings.role == "origin":
+                    state.note_failure(link.peer_id)
                 window.late(now - owned.given_at_s)
         _put_back(state, link, late, now)
     issue(state, now)
@@ -211,6 +215,10 @@ def _is_late(state: RelayState, link: LinkState, owned: Owned, now: float) -> bo
     if window is None:
         return False
     patience_s = window.late_after_s if window.service_s else _expected_s(state, link, owned)
+    if not window.service_s and state.is_only_heir(link.peer_id):
+        # The chunks of a broadcast in progress reach it as they reach the roots.
+        known = [one.late_after_s for one in state.windows.values() if one.answered]
+        patience_s = min(patience_s, max(known, default=patience_s))
     return now - owned.given_at_s > max(_GIVEN_AGAIN_S_LEAST, patience_s)
 
 

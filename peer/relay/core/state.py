@@ -9,7 +9,7 @@ from typing import Literal
 from peer.links.neighbours import EncodingKey, Neighbour
 from peer.relay.core.actions import Action
 from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import LinkId, PlanChanged
+from peer.relay.core.events import LinkId, PlanChanged, Stripe
 from peer.relay.core.window import ServiceWindow, UplinkPace
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 from rollcast.wire.token_bucket import TokenBucket
@@ -284,6 +284,10 @@ class Counters:
     reparentings: int = 0
 
 
+# After this long a failed relay is sent chunks again: it may have been busy with something else for a moment.
+_TRIED_AGAIN_S = 5.0
+
+
 @dataclass(slots=True)
 class RelayState:
     """Everything that the core keeps, and the actions of the event that it is handling."""
@@ -294,7 +298,8 @@ class RelayState:
     uplink: UplinkPace = field(default_factory=UplinkPace)
     turns: deque[LinkId] = field(default_factory=deque)  # links with chunks that wait for their turn
     plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
-    children: dict[StripeId, tuple[PeerId, ...]] = field(default_factory=dict)  # the plan's stripes, to look up
+    stripes: dict[StripeId, Stripe] = field(default_factory=dict)  # the plan's, to look up
+    failed_until_s: dict[PeerId, float] = field(default_factory=dict)  # relays whose heirs are sent their chunks
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
     links: dict[LinkId, LinkState] = field(default_factory=dict)
     link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the newest link: an older one may be half dead
@@ -357,6 +362,67 @@ class RelayState:
         if known is None or known.size != encoding.chunk_count:
             known = link.theirs[encoding.key] = ChunkSet(encoding.chunk_count)
         return known
+
+    # ---------------------------------------------------------------- heirs of relays that fail
+
+    def receivers(self, stripe_id: StripeId, sender: LinkState | None) -> list[LinkState]:
+        """Return the links to which a stripe's chunk goes from here, those to inner nodes first.
+
+        A relay that has relays below it reports the chunks that it has passed on to its parent. A parent that misses
+        such reports for far longer than usual sends further chunks to the relay's heirs, which the plan names. An heir
+        that receives chunks from its guardian sends them to the other relays below its parent as well.
+
+        Args:
+            sender: the link on which the chunk came; None at the origin.
+        """
+        stripe = self.stripes.get(stripe_id)
+        if stripe is None:
+            return []
+        adopted = stripe.adopted if sender is not None and sender.peer_id == stripe.guardian else ()
+        links = [self.link_to[peer_id] for peer_id in adopted if peer_id in self.link_to]
+        for peer_id in stripe.children:
+            child = self.link_to.get(peer_id)
+            heirs = [] if child is not None and not self.has_failed(peer_id) else self._heirs(stripe, peer_id)
+            if heirs:
+                links += heirs
+            elif child is not None:
+                links.append(child)
+        return [link for link in links if link is not sender]
+
+    def _heirs(self, stripe: Stripe, failed: PeerId) -> list[LinkState]:
+        """Return the links to the heirs of a child; if all of them failed too, to all unless the child is linked."""
+        linked = [heir for child, heir in stripe.heirs if child == failed and heir in self.link_to]
+        working = [heir for heir in linked if not self.has_failed(heir)]
+        chosen = working or ([] if failed in self.link_to else linked)
+        return [self.link_to[heir] for heir in chosen]
+
+    def reports(self, peer_id: PeerId, stripe_id: StripeId) -> bool:
+        """Return whether a child has relays below it in a stripe, so that it reports what it has passed on."""
+        stripe = self.stripes.get(stripe_id)
+        return stripe is not None and any(child == peer_id for child, _ in stripe.heirs)
+
+    def is_only_heir(self, peer_id: PeerId) -> bool:
+        """Return whether a peer is sent chunks only in the place of a relay that failed."""
+        return all(peer_id not in stripe.children for stripe in self.stripes.values())
+
+    def has_failed(self, peer_id: PeerId) -> bool:
+        """Return whether a relay kept chunks for far too long lately."""
+        return self.failed_until_s.get(peer_id, 0.0) > self.now_s
+
+    def note_failure(self, peer_id: PeerId) -> None:
+        """Note that a relay keeps a chunk for far longer than its reports usually take."""
+        self.failed_until_s[peer_id] = self.now_s + _TRIED_AGAIN_S
+
+    def note_report(self, peer_id: PeerId) -> None:
+        """Note that a relay reported a chunk in time."""
+        self.failed_until_s.pop(peer_id, None)
+
+    def discard_failures(self) -> None:
+        """A new plan came: its relays are those that the coordinator believes to work."""
+        self.failed_until_s.clear()
+        if self.settings.role != "origin":
+            for link in self.links.values():
+                link.owned.clear()  # a child may not be an inner node any more, and report nothing
 
     def validate(self) -> None:
         """Assert the invariants of the state; tests call this after each event."""

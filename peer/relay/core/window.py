@@ -40,6 +40,11 @@ class ServiceWindow:
         self._base_s = float("inf")
         self._growing_fast = True
 
+    @property
+    def answered(self) -> bool:
+        """Return whether anything was observed: some relays report nothing."""
+        return self._base_s < float("inf")
+
     def begin(self) -> None:
         """A new version begins: its first chunks find an idle process and show the service time of today's route."""
         self._base_s *= _BASE_GROWTH

@@ -698,14 +698,28 @@ class PlanNeighbour(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., we_dial: _Optional[bool] = ..., lan: _Optional[bool] = ...) -> None: ...
 
 class PlanStripe(_message.Message):
-    __slots__ = ("stripe", "children", "bytes_per_second")
+    __slots__ = ("stripe", "children", "bytes_per_second", "heirs", "adopted", "guardian")
     STRIPE_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    HEIRS_FIELD_NUMBER: _ClassVar[int]
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    GUARDIAN_FIELD_NUMBER: _ClassVar[int]
     stripe: int
     children: _containers.RepeatedScalarFieldContainer[int]
     bytes_per_second: float
-    def __init__(self, stripe: _Optional[int] = ..., children: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
+    heirs: _containers.RepeatedCompositeFieldContainer[PlanHeir]
+    adopted: _containers.RepeatedScalarFieldContainer[int]
+    guardian: int
+    def __init__(self, stripe: _Optional[int] = ..., children: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[float] = ..., heirs: _Optional[_Iterable[_Union[PlanHeir, _Mapping]]] = ..., adopted: _Optional[_Iterable[int]] = ..., guardian: _Optional[int] = ...) -> None: ...
+
+class PlanHeir(_message.Message):
+    __slots__ = ("child", "heir")
+    CHILD_FIELD_NUMBER: _ClassVar[int]
+    HEIR_FIELD_NUMBER: _ClassVar[int]
+    child: int
+    heir: int
+    def __init__(self, child: _Optional[int] = ..., heir: _Optional[int] = ...) -> None: ...
 
 class RelayPlan(_message.Message):
     __slots__ = ("plan_id", "neighbours", "stripes", "list_children", "parents", "fallbacks", "direct_copies")

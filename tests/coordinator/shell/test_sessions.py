@@ -113,7 +113,7 @@ def test_assignment_is_sent_completely() -> None:
             Neighbour(PeerId("a"), "peer", "a:1", True, lan=True),
             Neighbour(PeerId("o"), "origin", "", False),
         ),
-        stripes=(StripeAssignment(StripeId(3), (0,), 5e6),),
+        stripes=(StripeAssignment(StripeId(3), (0,), 5e6, heirs=((0, 1),), adopted=(0,), guardian=1),),
         list_children=(0,),
         parents=(1,),
         fallbacks=(Neighbour(PeerId("mirror-0"), "mirror", "https://m/x", True),),
@@ -125,7 +125,16 @@ def test_assignment_is_sent_completely() -> None:
             pb.PlanNeighbour(peer_id="a", role="peer", address="a:1", we_dial=True, lan=True),
             pb.PlanNeighbour(peer_id="o", role="origin"),
         ],
-        stripes=[pb.PlanStripe(stripe=3, children=[0], bytes_per_second=5e6)],
+        stripes=[
+            pb.PlanStripe(
+                stripe=3,
+                children=[0],
+                bytes_per_second=5e6,
+                heirs=[pb.PlanHeir(child=0, heir=1)],
+                adopted=[0],
+                guardian=1,
+            )
+        ],
         list_children=[0],
         parents=[1],
         fallbacks=[pb.PlanNeighbour(peer_id="mirror-0", role="mirror", address="https://m/x", we_dial=True)],

@@ -45,17 +45,27 @@ def neighbour(name: str, role: str = "peer", *, we_dial: bool = False, lan: bool
 def plan(
     *neighbours: Neighbour,
     stripes: Mapping[int, Sequence[str]] | None = None,
+    heirs: Mapping[int, Sequence[tuple[str, str]]] | None = None,
+    adopted: Mapping[int, Sequence[str]] | None = None,
+    guardian: str | None = None,
     lists: Sequence[str] = (),
     parents: Sequence[str] = (),
     fallbacks: Sequence[Neighbour] = (),
     direct: bool = False,
     plan_id: int = 1,
 ) -> PlanChanged:
-    """Return a plan; stripes map their number to the names of the children."""
+    """Return a plan; stripes map their number to the names of the children, and so do heirs and adopted."""
+
+    def made(one: int, names: Sequence[str]) -> Stripe:
+        pairs = tuple((PeerId(child), PeerId(heir)) for child, heir in (heirs or {}).get(one, ()))
+        others = tuple(map(PeerId, (adopted or {}).get(one, ())))
+        above = None if guardian is None else PeerId(guardian)
+        return Stripe(StripeId(one), tuple(map(PeerId, names)), heirs=pairs, adopted=others, guardian=above)
+
     return PlanChanged(
         PlanId(plan_id),
         tuple(neighbours),
-        tuple(Stripe(StripeId(one), tuple(map(PeerId, names))) for one, names in (stripes or {}).items()),
+        tuple(made(one, names) for one, names in (stripes or {}).items()),
         tuple(map(PeerId, lists)),
         tuple(map(PeerId, parents)),
         tuple(fallbacks),

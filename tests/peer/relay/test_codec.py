@@ -91,10 +91,19 @@ def test_the_coordinators_plan_names_neighbours_by_their_place() -> None:
     )
 
 
+def test_a_plan_names_heirs_and_what_they_adopt() -> None:
+    heir = pb.PlanHeir(child=0, heir=1)
+    found = plan_of(plan(stripes=[pb.PlanStripe(stripe=4, children=[0], heirs=[heir], adopted=[1], guardian=0)]))
+    a, b = PeerId("a"), PeerId("b")
+    assert found.stripes == (Stripe(StripeId(4), (a,), heirs=((a, b),), adopted=(b,), guardian=a),)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"stripes": [pb.PlanStripe(stripe=4, children=[2])]},
+        {"stripes": [pb.PlanStripe(stripe=4, heirs=[pb.PlanHeir(child=0, heir=2)])]},
+        {"stripes": [pb.PlanStripe(stripe=4, adopted=[1], guardian=2)]},
         {"stripes": [pb.PlanStripe(stripe=0)]},
         {"stripes": [pb.PlanStripe(stripe=0xFFFF)]},
         {"list_children": [2]},

@@ -144,10 +144,10 @@ def test_copies_for_a_child_that_does_not_read_count_as_sent() -> None:
     assert steps.sent(LEFT) == [credit(9)]
 
 
-def test_only_the_origin_gets_credits() -> None:
+def test_any_parent_gets_credits_from_a_relay() -> None:
     steps = relay("right")
     assert steps.chunk(LEFT, 0, MINE) == [push(RIGHT, 0, MINE)]
-    assert steps.sent(RIGHT) == []
+    assert steps.sent(RIGHT) == [SendCredit(LinkId(LEFT), KEY, (0,))]
 
 
 def test_a_chunk_that_a_child_has_is_not_sent_to_it() -> None:
@@ -208,7 +208,7 @@ def test_requests_that_would_wait_for_long_are_declined() -> None:
 def test_a_chunk_does_not_go_back_to_its_sender() -> None:
     steps = relay()
     assert steps.chunk(LEFT, 3, MINE) == [push(RIGHT, 3, MINE)]
-    assert steps.chunk(RIGHT, 3, MINE) == []
+    assert steps.chunk(RIGHT, 3, MINE) == [SendCredit(LinkId(RIGHT), KEY, (3,))]
     assert steps.state.counters.chunks_duplicate == 1
 
 
