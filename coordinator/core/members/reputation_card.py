@@ -92,7 +92,8 @@ def card_of_peer(
         if found.convicted and not found.appeal and not banned:
             undo += _APPEALS_ITSELF
     elif state == "watched":
-        because = f"{found.beyond} tokens beyond the bound, too few to convict"
+        tokens = "1 token" if found.beyond == 1 else f"{found.beyond} tokens"
+        because = f"{tokens} beyond the bound, too few to convict"
         act = f"{act}; its rollouts with such a token are left out"
     elif state == "probation":
         because = f"{found.rollouts} of the first {PROBATION_ROLLOUTS} rollouts judged"
