@@ -61,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     network = parser.add_argument_group("through the real daemons")
     network.add_argument("--network", action="store_true", help="measure the broadcast of a delta and of a keyframe")
     network.add_argument("--scenario", choices=sorted(SCENARIOS), default="het50")
+    network.add_argument("--peers", type=int, default=0, help="receivers, of those of the scenario; 0: all")
+    network.add_argument("--on-arrival", action="store_true", help="let the origin relay what still arrives")
     network.add_argument("--runs", type=int, default=5, help="pairs of keyframe and delta that count")
     network.add_argument("--scale", type=float, default=1.0, help="factor on all rates; delays stay")
     network.add_argument("--congestion", default="cubic", help="default congestion control of sockets")

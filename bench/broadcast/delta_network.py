@@ -4,9 +4,12 @@ Two kinds of versions alternate: weights unrelated to those before, for which ev
 weights after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast.broadcast``: from the
 announcement to the last peer's verified copy, whose bytes are then compared with the learner's.
 
-``delta_time_ratio_from_freeze`` adds the time before: from the learner's state to the origin's durable copy. What the
-processes write is measured by the sizes of the files that they make; ``written_ratio`` is that of a store over many
-steps, the copies of states in memory included (``bench.broadcast.materialise``).
+``delta_time_ratio_from_freeze`` adds the time before: from the beginning of the freeze to the origin's durable copy.
+With ``--on-arrival`` the origin relays what still arrives, as it does by default, and the time is that from the
+beginning of the freeze to the last peer's verified copy; times from the announcement mean nothing then. What the
+processes write is measured by the sizes of the files that they make; ``written_ratio`` and
+``learner_written_ratio_long`` are those of a store and of a learner over many steps, with the states that they copy to
+disk (``bench.broadcast.materialise`` and ``bench.broadcast.retained``).
 
 Peers reserve the disk space for a delta's result ahead of its announcement; from then on this machine needs the memory
 for it (see ``bench.systems.rollcast_daemons.Daemons.populate_memory``). No other benchmark runs meanwhile.
@@ -21,19 +24,20 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.broadcast import materialise
+from bench.broadcast import materialise, retained
 from bench.broadcast.broadcast import ended_by_sigterm, working_folder
 from bench.machine import Outcome, alone
 from bench.systems.base import Broadcast, Case
 from bench.systems.rollcast import running
 from bench.wan import build
 from bench.wan.network import Sockets
-from bench.wan.scenarios import Bound, fluid_bound, scenario
+from bench.wan.scenarios import Bound, Node, fluid_bound, scenario
 from rollcast.runtime.errors import ProcessFailed
 
 _MIB = 1 << 20
 _ATTEMPTS_PER_RUN = 2  # pairs are repeated when the emulator was late, up to this factor altogether
 _LIMIT_BOUNDS = 15.0
+_ON_ARRIVAL = "origin.link.relay_on_arrival=true"
 _SETTINGS = ("learner.publish.deltas=true", "learner.publish.squash_versions=0")  # no peer is ever away here
 
 
@@ -58,16 +62,20 @@ def run(arguments: argparse.Namespace) -> Outcome:
         RollcastError: a broadcast failed, or the emulator never kept up.
     """
     build.require()
-    nodes, size_bytes = scenario(arguments.scenario, arguments.scale), arguments.mib * _MIB
+    nodes, size_bytes = some_of(scenario(arguments.scenario, arguments.scale), arguments.peers), arguments.mib * _MIB
     bound = fluid_bound(size_bytes, nodes)
     with ended_by_sigterm(), alone(), working_folder(arguments.keep) as folder:
         limit_s = max(60.0, _LIMIT_BOUNDS * bound.seconds)
         sockets = Sockets(arguments.congestion, arguments.pace)
-        case = Case(nodes, size_bytes, sockets, folder, limit_s, bound.seconds, settings=_SETTINGS)
+        settings = (*_SETTINGS, _ON_ARRIVAL) if arguments.on_arrival else _SETTINGS
+        case = Case(nodes, size_bytes, sockets, folder, limit_s, bound.seconds, settings=settings)
         with contextlib.closing(_pairs(case)) as pairs:
             valid, rejected = _measure(pairs, arguments.runs, bound)
-    found = figures(valid, rejected, bound) | {"written_ratio": materialise.written_ratio()}
-    names = ("scenario", "mib", "runs", "scale", "congestion", "pace")
+    found = figures(valid, rejected, bound) | {
+        "written_ratio": materialise.written_ratio(),
+        "learner_written_ratio_long": retained.learner_written_ratio(),
+    }
+    names = ("scenario", "mib", "peers", "on_arrival", "runs", "scale", "congestion", "pace")
     return Outcome({name: getattr(arguments, name) for name in names}, found)
 
 
@@ -82,11 +90,13 @@ def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, flo
         "delta_time_ratio": statistics.median(ratios),
         "delta_time_ratio_max": max(ratios),
         "delta_time_ratio_from_freeze": median(
-            _from_freeze_s(pair.delta) / _from_freeze_s(pair.keyframe) for pair in pairs
+            pair.delta.from_freeze_s / pair.keyframe.from_freeze_s for pair in pairs
         ),
         "step_written_ratio": median(max(_written(pair.delta, learner=False)) for pair in pairs),
         "learner_written_ratio": median(max(_written(pair.delta, learner=True)) for pair in pairs),
         "delta_bytes_ratio": median(pair.delta.cost.all_bytes / pair.keyframe.cost.all_bytes for pair in pairs),
+        "delta_from_freeze_s": median(pair.delta.from_freeze_s for pair in pairs),
+        "keyframe_from_freeze_s": median(pair.keyframe.from_freeze_s for pair in pairs),
         "delta_s": median(pair.delta.last_s for pair in pairs),
         "keyframe_s": median(pair.keyframe.last_s for pair in pairs),
         "keyframe_bound_ratio": median(pair.keyframe.last_s / bound.seconds for pair in pairs),
@@ -99,8 +109,11 @@ def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, flo
     }
 
 
-def _from_freeze_s(broadcast: Broadcast) -> float:
-    return broadcast.origin_s + broadcast.last_s
+def some_of(nodes: Sequence[Node], peers: int) -> tuple[Node, ...]:
+    """Return the source and this many receivers, taken evenly from all of them; 0: all."""
+    source, *receivers = nodes
+    count = peers or len(receivers)
+    return (source, *(receivers[(number * len(receivers)) // count] for number in range(count)))
 
 
 def _written(delta: Broadcast, *, learner: bool) -> list[float]:

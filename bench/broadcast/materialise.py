@@ -95,7 +95,7 @@ def written_ratio(size_bytes: int = _WRITTEN_STATE_BYTES, share: float = _WRITTE
     tensors = tensor_table([("weights", "bfloat16", values.shape)])
     delta_bytes = 0
     with _a_store(tensors, values.tobytes(), on_disk=True) as store:
-        before, version = _written_bytes(), 0
+        before, version = written_bytes(), 0
         while version == 0 or not (store.folder / f"{version}" / "0.data").exists():
             old, version = values.tobytes(), version + 1
             values[rng.random(len(values)) < share] += 1
@@ -106,7 +106,7 @@ def written_ratio(size_bytes: int = _WRITTEN_STATE_BYTES, share: float = _WRITTE
             while store.advance(_BUDGET_BYTES):
                 pass
             store.prune()
-        return (_written_bytes() - before) / delta_bytes
+        return (written_bytes() - before) / delta_bytes
 
 
 @contextmanager
@@ -130,7 +130,8 @@ def _step(store: ChunkStore, tensors: tuple[TensorSpec, ...], old: bytes, new: b
     return _cpu_s(lambda: store.materialise(encoding))
 
 
-def _written_bytes() -> int:
+def written_bytes() -> int:
+    """Return the bytes that this process has made the kernel write to disks."""
     counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(counters["write_bytes"])
 

@@ -11,8 +11,10 @@ with the coordinator's T_bcast once every peer holds it. It ends when stdin is c
     publish   random bytes, which neither compression nor a delta makes smaller
     weights   new bf16 weights of a layer stack (bench.broadcast.updates), unrelated to those before, so no delta helps
     update    those weights after one more step of training
-    file      new bf16 weights that are frozen into a file block by block, and so take no memory
+    file      random bf16 weights
     file-step those weights after a step that changes 1 % of them
+
+All but the first are frozen block by block, as a learner's parameters are tensor by tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import SystemRandom
@@ -74,8 +76,42 @@ def noise(size_bytes: int) -> Snapshot:
     return Snapshot(tensor_table([("noise", "uint8", (size_bytes,))]), os.urandom(size_bytes))
 
 
-class LayerStack:
-    """Weights in training: one layer of a quarter of a 4B model's widths, repeated until it fills ``size_bytes``.
+class Repeated:
+    """Weights that are one block repeated, so that a state of any size takes the memory of the block.
+
+    Args:
+        names: the tensors of the block: name, dtype and shape of each.
+        size_bytes: least size of the state.
+    """
+
+    def __init__(self, names: Sequence[tuple[str, str, tuple[int, ...]]], size_bytes: int) -> None:
+        block_bytes = tensor_table(names)[-1].offset_bytes + tensor_table(names)[-1].size_bytes
+        repeats = range(-(-size_bytes // block_bytes))
+        table = [(f"layers/{number}/{name}", dtype, shape) for number in repeats for name, dtype, shape in names]
+        self.tensors = tensor_table(table)
+        self._repeats = len(repeats)
+
+    def block(self) -> bytes | memoryview:
+        """Return the bytes of the block as they are now."""
+        raise NotImplementedError
+
+    def begin_freeze(self, path: Path, version: Version) -> Write:
+        """Return what writes the weights; see learner.publishing.versions.RetainedVersions.freeze."""
+        block = self.block()
+
+        def write(progress: Progress) -> None:
+            with path.open("r+b", buffering=0) as file:
+                for number in range(self._repeats):
+                    left = memoryview(block)
+                    while left:
+                        left = left[file.write(left) :]
+                    progress((number + 1) * len(block))
+
+        return Write(self.tensors, write)
+
+
+class LayerStack(Repeated):
+    """Weights in training: one layer of a quarter of a 4B model's widths, repeated.
 
     The layers are alike, which saves time and changes no size: no stream of the delta codec reaches from one block to
     the next.
@@ -85,45 +121,35 @@ class LayerStack:
         shapes = updates.layer_shapes(_LAYER_DIVISOR)
         training = updates.Training(np.random.default_rng(), [_LEARNING_RATE], _CORRELATION)
         self._masters = {name: training.masters(shape, _STEPS_MAX) for name, shape in shapes.items()}
-        layer_bytes = 2 * sum(rows * columns for rows, columns in shapes.values())
-        self._layers = -(-size_bytes // layer_bytes)
+        super().__init__([(name, "bfloat16", shape) for name, shape in shapes.items()], size_bytes)
+        self._block = b""
+        self.step()
 
-    def step(self) -> Snapshot:
-        """Return the weights: before training in the first call, one training step later in each further call."""
+    def step(self) -> None:
+        """Take a training step; the first call, at construction, gives the weights before training."""
         layer = [one for name, masters in self._masters.items() for one in updates.as_bf16(name, next(masters)[0])]
-        table = [
-            (f"layers/{number}/{name}", dtype, values.shape)
-            for number in range(self._layers)
-            for name, dtype, values in layer
-        ]
-        return Snapshot(tensor_table(table), b"".join(values.tobytes() for _, _, values in layer) * self._layers)
+        self._block = b"".join(values.tobytes() for _, _, values in layer)
+
+    def block(self) -> bytes:
+        return self._block
 
 
-class FileWeights:
-    """Weights of any size in a file, which take the memory of one block: all of their blocks are alike."""
+class FileWeights(Repeated):
+    """Random weights of which a step changes some."""
 
     def __init__(self, size_bytes: int) -> None:
         self._rng = np.random.default_rng()
         weights = self._rng.standard_normal(_BLOCK_BYTES // 2, np.float32) * np.float32(_WEIGHT_SCALE)
         self._block = weights.astype(ml_dtypes.bfloat16).view(np.uint16)
-        blocks = -(-size_bytes // _BLOCK_BYTES)
-        self.tensors = tensor_table((f"layers/{one}/w", "bfloat16", self._block.shape) for one in range(blocks))
+        super().__init__([("w", "bfloat16", self._block.shape)], size_bytes)
 
     def step(self) -> None:
         """Change 1 % of the weights by one unit in the last place."""
         count = int(_CHANGED_SHARE * len(self._block))
         self._block[self._rng.choice(len(self._block), count, replace=False)] += 1
 
-    def begin_freeze(self, path: Path, version: Version) -> Write:
-        """Return what writes the weights; see learner.publishing.versions.RetainedVersions.freeze."""
-
-        def write(progress: Progress) -> None:
-            with path.open("r+b", buffering=0) as file:
-                for tensor in self.tensors:
-                    file.write(self._block.data)
-                    progress(tensor.offset_bytes + tensor.size_bytes)
-
-        return Write(self.tensors, write)
+    def block(self) -> memoryview:
+        return memoryview(self._block.tobytes())
 
 
 class NoiseLearner:
@@ -142,8 +168,7 @@ class NoiseLearner:
         self._client = client
         self._size_bytes = size_bytes
         self._limit_s = limit_s
-        self._weights: LayerStack | None = None
-        self._file_weights: FileWeights | None = None
+        self._weights: LayerStack | FileWeights | None = None
         self._made_at = 0.0  # Unix time at which the newest state was made, or began to be frozen
         folder, in_memory = RunFolder(config.run_folder).prepare().versions, config.publish.keeps_states_in_memory
         self._retained = RetainedVersions(folder, mapped=1, in_memory=in_memory)
@@ -204,24 +229,16 @@ class NoiseLearner:
         return await self._client.wait_for_origin(self._config.join_timeout_s)
 
     def _snapshot(self, command: str, version: Version) -> Snapshot | Freezing:
-        if command.startswith("file"):
-            return self._frozen(command, version)
         if command == "publish":
             snapshot = noise(self._size_bytes)
+            self._made_at = time.time()
+            return snapshot
+        if command in ("update", "file-step") and self._weights is not None:
+            self._weights.step()
         else:
-            if command == "weights" or self._weights is None:
-                self._weights = LayerStack(self._size_bytes)
-            snapshot = self._weights.step()
+            self._weights = (FileWeights if command.startswith("file") else LayerStack)(self._size_bytes)
         self._made_at = time.time()
-        return snapshot
-
-    def _frozen(self, command: str, version: Version) -> Freezing:
-        if command == "file" or self._file_weights is None:
-            self._file_weights = FileWeights(self._size_bytes)
-        else:
-            self._file_weights.step()
-        self._made_at = time.time()
-        return self._retained.freeze(version, self._file_weights.begin_freeze)
+        return self._retained.freeze(version, self._weights.begin_freeze)
 
     async def _credentials(self) -> TlsCredentials:
         """Return the certificate of the enrolment, which no benchmark outlives, so that none is ever renewed."""

@@ -58,6 +58,7 @@ class Broadcast:
         troubled: whether the case's trouble happened in it.
         origin_s: seconds from the snapshot to the origin's durable copy, before the measured ones, if known.
         encoding_bytes: bytes of the version's encodings, the keyframe's first, if known.
+        from_freeze_s: seconds from the beginning of the learner's freeze to the last verified copy, if known.
         written_bytes: bytes that each process wrote to its versions' files, by its name, if known.
     """
 
@@ -67,6 +68,7 @@ class Broadcast:
     troubled: bool = False
     origin_s: float = 0.0
     encoding_bytes: tuple[int, ...] = ()
+    from_freeze_s: float = 0.0
     written_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,7 @@ class _Run:
         self._daemons = daemons
         self._case = case
         self._version = -1
+        self._on_arrival = "origin.link.relay_on_arrival=true" in case.settings
         self._origin_answer: dict[str, Any] = {}  # the learner's, once the origin holds the version
 
     def clean(self, content: str = "publish") -> Broadcast:
@@ -106,14 +107,23 @@ class _Run:
         cost = meter.read()
         answer = self._peers_hold()
         self._check_copies(self._case.receivers)
+        seconds = self._seconds(self._case.receivers)
         return Broadcast(
-            self._seconds(self._case.receivers),
+            seconds,
             cost,
+            from_freeze_s=self._from_freeze_s(seconds),
             reported_s=float(answer["t_bcast_s"]),
             origin_s=float(self._origin_answer["seconds"]),
             encoding_bytes=tuple(self._origin_answer["encoding_bytes"]),
             written_bytes=self._daemons.written_bytes(self._origin_answer["started_at"]),
         )
+
+    def _from_freeze_s(self, seconds: Mapping[int, float]) -> float:
+        """Return the seconds from the freeze to the last copy, without what the benchmark itself does meanwhile."""
+        if self._on_arrival:
+            held = [at for number in self._case.receivers if (at := self._held_at(number)) is not None]
+            return max(held) - float(self._origin_answer["started_at"])
+        return float(self._origin_answer["seconds"]) + max(seconds.values())
 
     def troubled(self, trouble: Trouble) -> Broadcast:
         """Publish one version with trouble in the middle of its broadcast, and end the trouble afterwards."""
@@ -168,7 +178,7 @@ class _Run:
         self._version += 1
         self._daemons.send_command(content)
         self._origin_answer = self._daemons.next_answer("origin_holds", self._case.limit_s)
-        if content == "update":
+        if content == "update" and not self._on_arrival:
             self._daemons.populate_memory(self._version)
         meter = Meter(self._network)
         self._daemons.send_command("announce")

@@ -156,6 +156,7 @@ class RetainedVersions:
         self._retaining: set[Version] = set()  # their files are being written
         self._copier = ThreadPoolExecutor(1, thread_name_prefix="copy-version")
         self._copying: Future[None] | None = None
+        self.copied: Version | None = None  # whose state is being written in the background, or was last
         self._number = itertools.count()
         self._lock = threading.Lock()  # guards _states, _stand_ins and _retaining
 
@@ -494,6 +495,7 @@ class RetainedVersions:
         steps = () if way is None else way.steps
         delta_bytes = sum(self._files.delta_bytes(step.delta) for step in steps)
         if delta_bytes >= _COPY_AT_SHARE * len(state) or len(steps) >= _DELTAS_MOST:
+            self.copied = record.version
             self._copying = self._copier.submit(self._copy, record.version, state)
 
     def _copy(self, version: Version, state: BytesLike) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -33,10 +34,19 @@ def test_one_small_layer_gives_every_figure_in_the_right_order(monkeypatch: pyte
     assert 0 <= figures["materialise_left_share"] <= 1
 
 
-def test_the_learner_of_the_benchmark_makes_noise_weights_and_updates() -> None:
+def frozen(stack: LayerStack, path: Path) -> Snapshot:
+    path.touch()
+    write = stack.begin_freeze(path, Version(0))
+    write()
+    return Snapshot(write.tensors, path.read_bytes())
+
+
+def test_the_learner_of_the_benchmark_makes_noise_weights_and_updates(tmp_path: Path) -> None:
     assert noise(1000).state_bytes != noise(1000).state_bytes
     stack = LayerStack(14 << 20)
-    first, second = stack.step(), stack.step()
+    first = frozen(stack, tmp_path / "first")
+    stack.step()
+    second = frozen(stack, tmp_path / "second")
     assert len(first.state_bytes) >= 14 << 20
     assert first.tensors == second.tensors
     bases = {PREVIOUS_ID: Version(0)}
@@ -46,7 +56,7 @@ def test_the_learner_of_the_benchmark_makes_noise_weights_and_updates() -> None:
         return encode(after, bases, lambda *_: (record, first.state_bytes), chunk_size_bytes=0)[1]
 
     assert len(encodings(second)[PREVIOUS_ID].data) < 0.02 * len(first.state_bytes)
-    assert PREVIOUS_ID not in encodings(LayerStack(14 << 20).step())
+    assert PREVIOUS_ID not in encodings(frozen(LayerStack(14 << 20), tmp_path / "other"))
 
 
 def a_broadcast(seconds: float, sent_bytes: int, late_ms: float = 1.0) -> Broadcast:
@@ -56,9 +66,17 @@ def a_broadcast(seconds: float, sent_bytes: int, late_ms: float = 1.0) -> Broadc
         {1: seconds / 2, 2: seconds},
         cost,
         origin_s=seconds,
+        from_freeze_s=2 * seconds,
         encoding_bytes=(50 * sent_bytes, sent_bytes),
         written_bytes=written,
     )
+
+
+def test_receivers_are_taken_evenly() -> None:
+    nodes = SCENARIOS["het50"]
+    assert delta_network.some_of(nodes, 0) == nodes
+    few = delta_network.some_of(nodes, 4)
+    assert [node.up_mbit_s for node in few] == [50, 50, 50, 12.5, 12.5]
 
 
 def test_figures_of_pairs_are_medians_of_ratios() -> None:
