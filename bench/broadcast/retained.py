@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from bench.broadcast.materialise import written_bytes
-from bench.programs.publishing_learner import make_publisher
+from learner.config import PublishConfig
+from learner.publishing.prepared import Prepared
+from learner.publishing.publisher import Publisher
 from learner.publishing.versions import RetainedVersions
-from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import WaitTimedOut
+from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Version
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.records import PREVIOUS_ID
 from rollcast.wire.versions.tensors import tensor_table
 
@@ -37,7 +40,7 @@ def learner_written_ratio(size_bytes: int = 16 << 20, share: float = _CHANGED_SH
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         retained = RetainedVersions(folder, mapped=2, in_memory=True)
-        publisher = make_publisher(folder, ModelConfig(), retained, squash_versions=0)
+        publisher = _publisher(folder, retained)
         publisher.prepare(Version(0), Snapshot(tensors, values.tobytes()))
         before, version, delta_bytes = written_bytes(), 0, 0
         while retained.copied is None:
@@ -49,6 +52,28 @@ def learner_written_ratio(size_bytes: int = 16 << 20, share: float = _CHANGED_SH
             retained.remove(retained.versions()[:-_KEPT], oldest_replayed=version)
         _until_written(folder / f"{retained.copied:012d}.state")
         return (written_bytes() - before) / delta_bytes
+
+
+class _Nowhere:
+    async def push(self, prepared: Prepared) -> None:
+        return
+
+
+async def _announce(_: pb.VersionAnnouncement) -> bool:
+    return True
+
+
+def _publisher(folder: Path, retained: RetainedVersions) -> Publisher:
+    """Return a publisher of which only ``prepare`` is used."""
+    return Publisher(
+        identity=Identity.load_or_create(folder / "learner.key"),
+        run=pb.RunInfo(run_id="bench"),
+        model_json="{}",
+        config=PublishConfig(squash_versions=0),
+        retained=retained,
+        origin=_Nowhere(),
+        announce=_announce,
+    )
 
 
 def _until_written(path: Path) -> None:

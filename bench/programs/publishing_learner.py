@@ -69,15 +69,13 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     }
 
 
-def make_publisher(
-    folder: Path, model: ModelConfig, retained: RetainedVersions, *, squash_versions: int = 8
-) -> Publisher:
+def make_publisher(folder: Path, model: ModelConfig, retained: RetainedVersions) -> Publisher:
     """Return a publisher whose pushes and announcements go nowhere."""
     return Publisher(
         identity=Identity.load_or_create(folder / "learner.key"),
         run=pb.RunInfo(run_id="bench"),
         model_json=model.model_dump_json(),
-        config=PublishConfig(squash_versions=squash_versions),
+        config=PublishConfig(),
         retained=retained,
         origin=_Nowhere(),
         announce=_announce,
