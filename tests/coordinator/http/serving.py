@@ -63,7 +63,7 @@ class Given:
             run_id="run-1",
             status=lambda: self.status,
             not_ready_because=lambda: self.not_ready,
-            metrics=lambda: b"rollcast_learner_step 87.0\n",
+            metrics=_metrics,
         )
         gate = Gate(KEY, tokens, open_reading=self.open_reading)
         health = HealthRoutes(views, cast(JoinDesk, desk), reading_is_open=self.open_reading)
@@ -77,6 +77,10 @@ class Given:
             hub.route(),
         ]
         return HttpApp([*routes, description_route(routes)], hub, gate, audit, ASSETS, self.hosts)
+
+
+async def _metrics() -> bytes:
+    return b"rollcast_learner_step 87.0\n"
 
 
 @dataclass
