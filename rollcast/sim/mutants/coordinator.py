@@ -158,6 +158,16 @@ def _believes(what: str) -> Any:
     return change
 
 
+def _form_believed(check: Any) -> Any:
+    """Return a check that refuses nothing but a rollout that no policy generated, on which the coordinator ends."""
+
+    def mutated(state: Any, peer_id: Any, rollout: Any, *args: Any) -> Any:
+        generated = any(segment.role == "assistant" for segment in rollout.segments)
+        return "" if generated else check(state, peer_id, rollout, *args)
+
+    return mutated
+
+
 # ---------------------------------------------------------------- seeds
 
 
@@ -328,7 +338,7 @@ MUTANTS = (
         "form-not-checked",
         "I7",
         "a rollout's claims are not checked before it is stored",
-        (Patch(rollouts, "malformed_rollout", always("")),),
+        (Patch(rollouts, "malformed_rollout", _form_believed),),
     ),
     Mutant(
         "any-role-believed",
