@@ -84,6 +84,7 @@ _SITE8 = (
 
 #: Name -> scenario.
 SIMULATED = {
+    "homes12-clean": Simulated(SCENARIOS["homes12"], 32.0),
     "homes12-churn": Simulated((*SCENARIOS["homes12"], Node(40, 100, 15)), 32.0, _churn),
     "site8": Simulated(_SITE8, 32.0),
     "trees60": Simulated(_unequal(60), 16.0),

@@ -21,6 +21,7 @@ def _run(name: str, size_bytes: int, runs: int = 1) -> tuple[dict[str, float], l
 def test_scenarios_are_emulated_or_simulated() -> None:
     assert not SIMULATED.keys() & SCENARIOS.keys()
     assert {name: len(one.nodes) - 1 for name, one in SIMULATED.items()} == {
+        "homes12-clean": 12,
         "homes12-churn": 13,
         "site8": 11,
         "trees60": 60,
@@ -64,6 +65,13 @@ def test_slow_receivers_are_reported_one_by_one() -> None:
     slow = {key: value for key, value in found.items() if key.startswith("peer_")}
     assert slow.keys() == {f"peer_{number}_own_ratio" for number in (9, 10, 11, 12)}
     assert 1.0 < max(slow.values()) <= found["worst_own_ratio"]
+
+
+def test_homes_without_trouble_are_close_to_their_own_bounds_and_the_source_sends_one_copy() -> None:
+    """The plan knows the downlinks. A small version has a larger share of latency than the figure of 32 MiB has."""
+    found, _ = _run("homes12-clean", 4 * MIB)
+    assert 1.0 < found["worst_own_ratio"] <= 1.3
+    assert found["source_bytes_ratio"] <= 1.15
 
 
 @pytest.mark.parametrize("name", ["trees60-slow", "trees60-dying"])
