@@ -156,6 +156,10 @@ def main() -> None:
     except BrokenPipeError:
         _end_if_output_closed()
         raise
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the program with status 1
+            sys.exit(0)
+        raise
     except CycloptsError:  # cyclopts has printed it already
         sys.exit(ConfigError.exit_code)
     except RollcastError as error:

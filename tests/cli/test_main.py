@@ -176,10 +176,11 @@ def test_paths_are_those_of_this_user(tmp_path: Path) -> None:
     assert found["peer identity"] == {"path": str(tmp_path / "state/rollcast/peer/identity.key"), "exists": False}
 
 
-def test_closed_output_is_not_a_failure() -> None:
+@pytest.mark.parametrize("arguments", [["config", "show", "--role", "coordinator", "--json"], ["--help"]])
+def test_closed_output_is_not_a_failure(arguments: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "rollcast.cli.main", "config", "show", "--role", "coordinator", "--json"]
+    command = [sys.executable, "-m", "rollcast.cli.main", *arguments]
     result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(write)
     assert (result.returncode, result.stderr) == (0, "")
