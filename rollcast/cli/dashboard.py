@@ -6,7 +6,7 @@ import html
 import webbrowser
 from pathlib import Path
 
-from rollcast.cli.coordinator_api import Target, page_link
+from rollcast.cli.coordinator_api import Target, fetch_sync, page_link
 from rollcast.cli.options import LATEST_RUN
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
@@ -24,7 +24,9 @@ def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
     open
         Also open it in this machine's browser.
     """
-    link = page_link(Target(run))
+    target = Target(run)
+    link = page_link(target)
+    fetch_sync(target, "/api/v1/status")  # an ended run's folder names a port that another run may have now
     print(link, flush=True)
     if open:
         webbrowser.open(_redirect(RunFolder(run.absolute()), link).as_uri())
