@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
-from rollcast.runtime.errors import ProcessFailed, RollcastError, WaitTimedOut, meanings_of
+from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
 from rollcast.runtime.process import processor_time_s
 from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
 from rollcast.runtime.start_deadline import StartDeadline
@@ -37,6 +37,8 @@ _ASKED_TO_STOP = (-signal.SIGTERM, -signal.SIGINT)
 #: Exit statuses of an uncaught exception and of an error without a class of its own. Every other status names an error
 #: that would only come again: a wrong key, a full disk, a deadline.
 _CRASHED = (1, RollcastError.exit_code)
+#: Exit statuses with which every peer of the run would end: they have the same settings and the same model.
+_SAME_FOR_ALL_PEERS = (ConfigError.exit_code, ModelError.exit_code)
 _POLL_S = 0.05
 _TAIL_LINES = 15
 
@@ -96,10 +98,13 @@ class Fleet:
     restarts: Counter[str] = field(default_factory=Counter)
     #: Called with each restart before its delay.
     on_restart: Callable[[Restart], None] = lambda restart: None
+    #: Called once with the failure of each peer that the run goes on without.
+    on_loss: Callable[[ProcessFailed], None] = lambda failure: None
     #: Makes the delays of one process's restarts, in seconds.
     restart_delays_s: Callable[[], Iterator[float]] = _restart_delays_s
     _delays: dict[str, Iterator[float]] = field(default_factory=dict)
     _restart_at_s: dict[str, float] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
 
     def prepare(self) -> None:
         """Write the run folder, the learner's key and each process's resolved configuration."""
@@ -190,11 +195,12 @@ class Fleet:
         }
 
     def check(self) -> None:
-        """Restart processes that died, after a growing delay; raise if a process failed that the run needs.
+        """Restart processes that died, after a growing delay; raise if the run cannot go on.
 
         A process that was killed or crashed is restarted, since each resumes from its own disk and loses nothing that
         it acknowledged. A process that ended with an error of its own exit status would only end so again, and so would
-        a coordinator that crashes before it listens. A coordinator that is killed after it wrote the summary is done.
+        a coordinator that crashes before it listens. The run goes on without a peer, except where the settings or the
+        model are wrong for all of them. A coordinator that is killed after it wrote the summary is done.
 
         Raises:
             ProcessFailed: the message has the process, its status, the end of its log and the log's path.
@@ -207,8 +213,11 @@ class Fleet:
             may_restart = was_killed or (status in _CRASHED and self.folder.endpoints.exists())
             if may_restart and self.restarts[name] < self.config.restarts_max:
                 self._plan_restart(name, status)
-            elif name in ESSENTIAL:
+            elif name in ESSENTIAL or status in _SAME_FOR_ALL_PEERS:
                 raise self._failure(name, status, is_bound=may_restart)
+            elif name not in self._lost:
+                self._lost.add(name)
+                self.on_loss(self._failure(name, status, is_bound=may_restart))
         for name in [name for name, at_s in self._restart_at_s.items() if time.monotonic() >= at_s]:
             self.restart(name)
 
@@ -220,10 +229,10 @@ class Fleet:
         self.on_restart(Restart(name, status, delay_s, number, most, self.log_path(name)))
 
     def _failure(self, name: str, status: int, *, is_bound: bool) -> ProcessFailed:
-        role = name.partition("-")[0]
+        role, who = (name, f"the {name}") if name in ESSENTIAL else ("peer", name)
         bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
         return ProcessFailed(
-            f"the {name} ended with status {status}{bound}",
+            f"{who} ended with status {status}{bound}",
             cause=self._output_end(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
             fix=f"correct it; keys of the {role} are in the section [{role}]. The whole log is {self.log_path(name)}",
         )

@@ -28,7 +28,7 @@ from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
 from rollcast.policy.sizing.device_shares import DeviceShare, small_shares
 from rollcast.runtime.config import dump_json
-from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
 
@@ -139,7 +139,10 @@ async def _run(fleet: Fleet, console: Console, *, live: bool, json_output: bool)
     def restarting(restart: Restart) -> None:
         console.print(str(restart), soft_wrap=True, highlight=False, markup=False)
 
-    fleet.on_restart, fleet.restart_peers = restarting, True
+    def lost(failure: ProcessFailed) -> None:
+        console.print(str(failure), soft_wrap=True, highlight=False, markup=False)
+
+    fleet.on_restart, fleet.on_loss, fleet.restart_peers = restarting, lost, True
 
     async def at_end() -> None:
         view.close()

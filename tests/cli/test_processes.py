@@ -162,6 +162,35 @@ async def test_a_peer_that_dies_again_and_again_does_not_end_the_run(fleet: Flee
     await fleet.stop()
 
 
+async def test_a_peer_that_the_run_goes_on_without_is_told_once(fleet: Fleet) -> None:
+    told: list[ProcessFailed] = []
+    fleet.restart_peers, fleet.on_loss = True, told.append
+    fleet.programs["peer-1"] = [sys.executable, "-c", FAIL]
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.processes["peer-1"].wait()
+    fleet.check()
+    fleet.check()
+    assert [failure.what for failure in told] == ["peer-1 ended with status 77"]
+    assert "RC302: the key is wrong" in told[0].cause
+    assert fleet.restarts.total() == 0
+    await fleet.stop()
+
+
+async def test_an_error_that_every_peer_has_ends_the_run_at_once(fleet: Fleet) -> None:
+    fleet.restart_peers = True
+    code = "import sys; print('RC603: vLLM cannot run the model on this machine'); sys.exit(65)"
+    fleet.programs["peer-1"] = [sys.executable, "-c", code]
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    fleet.processes["peer-1"].wait()
+    with pytest.raises(ProcessFailed, match="peer-1 ended with status 65") as caught:
+        fleet.check()
+    assert "vLLM cannot run the model" in caught.value.cause
+    assert "section [peer]" in caught.value.fix
+    await fleet.stop()
+
+
 async def test_an_error_with_a_status_of_its_own_is_not_restarted(fleet: Fleet) -> None:
     fleet.programs["origin"] = [sys.executable, "-c", FAIL]
     fleet.prepare()

@@ -17,7 +17,7 @@ from peer.engines.vllm.environment import Workspace
 from peer.engines.vllm.exchange import Exchange
 from peer.engines.vllm.process import ServerLost, ServerProcess
 from peer.engines.vllm.server.frames import Frame
-from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.errors import ModelError, ProcessFailed
 
 START_TIMEOUT_S = 1800.0
 """Longest start in seconds: vLLM compiles a large model for a GPU and captures its graphs in minutes."""
@@ -93,6 +93,7 @@ class Supervisor:
 
         Raises:
             ServerLost: it does not start, or does not load them.
+            ModelError: vLLM cannot run the model on this machine.
         """
         async with self._ready:
             fits = self._shape is not None and self._shape.serves(shape)
@@ -157,6 +158,7 @@ class Supervisor:
 
         Raises:
             ProcessFailed: it failed too often, or was never ready.
+            RollcastError: see the work.
         """
         while True:
             try:
@@ -189,6 +191,12 @@ class Supervisor:
         log.info("vllm starts", tokens_max=shape.tokens_max, dtype=shape.dtype)
         settings = shape.settings(self._workspace.folder / "model")
         answer = await self._call({"do": "start", "settings": settings}, START_TIMEOUT_S, "starting vLLM")
+        if "refused" in answer:
+            raise ModelError(
+                "vLLM cannot run the model on this machine",
+                cause=str(answer["refused"])[:2000],
+                fix='set engine.kind = "jax" on this peer',
+            )
         self.facts = dict(answer["facts"])
         self._was_ready = True
         self._exchange = Exchange(self._call, self._workspace.folder / "exchange")

@@ -11,6 +11,10 @@ ADAPTERS_AT_ONCE = 2
 """Versions of adapters with which requests run at a time: one whose rollouts end, and the next."""
 
 
+class ModelRefused(Exception):
+    """vLLM has no way to run the model on this machine, however often it is started."""
+
+
 def start_llm(settings: dict[str, Any]) -> Any:
     """Return a started AsyncLLM. Blocks for seconds, with a GPU's compilation for minutes.
 
@@ -18,6 +22,9 @@ def start_llm(settings: dict[str, Any]) -> Any:
 
     Args:
         settings: peer.engines.vllm.checkpoint.ServerShape as a dictionary.
+
+    Raises:
+        ModelRefused: vLLM cannot run the model here.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -65,13 +72,14 @@ def start_llm(settings: dict[str, Any]) -> Any:
 def _check_head_size(head_size: int) -> None:
     """
     Raises:
-        ValueError: vLLM has no attention for such heads on a processor, which it notices at the first token only.
+        ModelRefused: vLLM has no attention for such heads on a processor, which it notices at the first token only.
     """
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     sizes = CPUAttentionBackend.get_supported_head_sizes()
     if head_size not in sizes:
-        raise ValueError(f"on a processor vLLM takes heads of {', '.join(map(str, sizes))} values, not of {head_size}")
+        taken = ", ".join(map(str, sizes))
+        raise ModelRefused(f"on a processor vLLM takes heads of {taken} values, not of {head_size}")
 
 
 def tensor_parallel(asked: int, heads: int) -> int:

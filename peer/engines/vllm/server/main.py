@@ -78,12 +78,15 @@ class Server:
     async def _start(self, settings: dict[str, Any]) -> dict[str, Any]:
         self.send(Frame({"is": "progress", "doing": "importing vllm"}))
         await self._writer.drain()
-        from peer.engines.vllm.server.llm import facts, start_llm
+        from peer.engines.vllm.server.llm import ModelRefused, facts, start_llm
 
         found = facts()
         self.send(Frame({"is": "progress", "doing": "starting vllm"}))
         await self._writer.drain()
-        self._llm = start_llm(settings)
+        try:
+            self._llm = start_llm(settings)
+        except ModelRefused as error:
+            return {"refused": str(error)[:ERROR_LENGTH_MAX]}
         await self._llm.collective_rpc("watch_peer", args=(str(self._lock),))
         completions = self._completions = Completions(self._llm, self.send)
         self._weights = WeightCommands(self._llm, lambda: completions.end(None), completions.go_on_as)

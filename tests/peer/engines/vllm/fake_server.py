@@ -1,9 +1,9 @@
 """A server without vLLM, which speaks the real one's protocol: `python -m ... MODE FOLDER LOCK FD`.
 
 Each token is 2 + position % 5. FOLDER counts the lives. A mode says how a server fails: "good" never does, "refuses"
-does not start, "dies-once" and "dies" end in the middle of the first tokens, "hangs-once" sends no tokens, "lies"
-sends a token that is not of the vocabulary, "wrong-once" gets version 1 wrong and samples other tokens with it,
-"garbage" sends no frames, "leaves-child" starts a process that stays.
+does not start, "unfit" refuses the model, "dies-once" and "dies" end in the middle of the first tokens, "hangs-once"
+sends no tokens, "lies" sends a token that is not of the vocabulary, "wrong-once" gets version 1 wrong and samples other
+tokens with it, "garbage" sends no frames, "leaves-child" starts a process that stays.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
                 (folder / "child").write_text(str(child.pid))
             facts = {"vllm": "0", "device": "none", "devices": 1, "tensor_parallel": 1}
             made.append(encode(Frame({"is": "progress", "doing": "nothing"})))
-            failed = {"error": "no room"} if kind == "refuses" else {"facts": facts}
-            made.append(encode(Frame({"is": "answer", "id": header["id"], **failed})))
+            failed: dict[str, Any] = {"refuses": {"error": "no room"}, "unfit": {"refused": "no such heads"}}
+            made.append(encode(Frame({"is": "answer", "id": header["id"], **failed.get(kind, {"facts": facts})})))
         case "load":
             made.append(encode(Frame({"is": "answer", "id": header["id"], "paused_s": 0.5, "moved_bytes": 7})))
         case "apply_patch":

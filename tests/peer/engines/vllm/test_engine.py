@@ -21,7 +21,7 @@ from peer.engines.vllm.engine import VllmEngine, VllmSettings
 from peer.engines.vllm.environment import VllmPython, Workspace
 from peer.engines.vllm.process import LOG_LINE_LENGTH_MAX, LOG_LINES_BURST, LogLines
 from peer.engines.vllm.supervisor import RESTARTS_MAX, RESTARTS_WINDOW_S, Restarts, Supervisor
-from rollcast.runtime.errors import ProcessFailed
+from rollcast.runtime.errors import ModelError, ProcessFailed
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import Sampling
 from tests.peer.engines.vllm.versions import zeros
@@ -143,6 +143,13 @@ async def test_a_server_that_does_not_start_is_not_started_again(tmp_path: Path)
             await put(engine)
         assert "no room" in failed.value.cause
         assert engine.supervisor.life == 1
+
+
+async def test_a_model_that_vllm_cannot_run_ends_the_peer_with_a_status_that_no_restart_mends(tmp_path: Path) -> None:
+    async with engine_of("unfit", tmp_path) as engine:
+        with pytest.raises(ModelError, match="vLLM cannot run the model") as refused:
+            await put(engine)
+        assert (refused.value.cause, engine.supervisor.life) == ("no such heads", 1)
 
 
 async def test_no_process_is_left_when_the_engine_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
