@@ -87,9 +87,7 @@ def validate(file: Path, /, *, role: Role | None = None, task: bool = True) -> i
         check_model(cast("LearnerConfig", getattr(config, "learner", config)))
     coordinator = getattr(config, "coordinator", config)
     if task and found in ("up", "coordinator"):
-        _try_task(
-            cast("CoordinatorConfig", coordinator), f"{file}, section [coordinator]" if found == "up" else str(file)
-        )
+        _try_task(cast("CoordinatorConfig", coordinator), file, found)
     print(f"{file}: valid configuration of {found}")
     return 0
 
@@ -111,15 +109,17 @@ def check_model(config: LearnerConfig) -> None:
     model.tensors()
 
 
-def _try_task(config: CoordinatorConfig, where: str) -> None:
+def _try_task(config: CoordinatorConfig, file: Path, role: Role) -> None:
     """Load the task; an error says where its keys stand."""
     from coordinator.prompts.loading import try_task
+    from rollcast.cli.up_config import with_full_keys
 
     print("loading the task ...", file=sys.stderr)
     try:
         print(try_task(config))
     except RollcastError as error:
-        error.fix = f"{error.fix} (in {where})" if error.fix else f"see {where}"
+        fix = with_full_keys(error.fix, "coordinator") if role == "up" else error.fix
+        error.fix = f"{fix} (in {file})" if fix else f"see {file}"
         raise
 
 

@@ -20,7 +20,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from peer.donor.machine.gpu_sensors import GpuSensors
-from rollcast.cli.up_config import UpConfig
+from rollcast.cli.up_config import UpConfig, with_full_keys
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
 from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
 from rollcast.runtime.process import processor_time_s
@@ -233,7 +233,8 @@ class Fleet:
         bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
         return ProcessFailed(
             f"{who} ended with status {status}{bound}",
-            cause=self._output_end(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
+            cause=with_full_keys(self._output_end(name), role)
+            or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
             fix=f"correct it; keys of the {role} are in the section [{role}]. The whole log is {self.log_path(name)}",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pydantic import Field, model_validator
@@ -9,7 +10,10 @@ from pydantic import Field, model_validator
 from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
-from rollcast.runtime.config import ConfigModel
+from rollcast.runtime.config import ConfigModel, describe
+
+#: A key of a process's own file in a sentence: sections with dots between them, or a word with an underscore.
+_OWN_KEY = re.compile(r"(?<![\w./-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w/])|(?<![\w./-])[a-z]+_\w+(?![\w/])")
 
 
 class DevicesConfig(ConfigModel):
@@ -52,3 +56,18 @@ class UpConfig(ConfigModel):
     def _learner_can_score_rollouts(self) -> UpConfig:
         self.learner.check_swap(self.coordinator.lease.at_version_swap)
         return self
+
+
+def with_full_keys(text: str, section: str) -> str:
+    """Return a message of one process with its keys as they are in the file of `rollcast up`.
+
+    Args:
+        section: the process's section: coordinator, learner, origin or peer.
+    """
+    keys = {key for key, _, _ in describe(UpConfig)}
+
+    def full(found: re.Match[str]) -> str:
+        key = f"{section}.{found[0]}"
+        return key if key in keys else found[0]
+
+    return _OWN_KEY.sub(full, text)

@@ -29,7 +29,7 @@ def test_what_would_end_the_start_is_found_and_the_fix_says_where_the_key_stands
     file = a_run(tmp_path, held_out="held_out_problems = 41")
     with pytest.raises(TaskError, match="too few problems") as caught:
         validate(file)
-    assert f"set held_out_problems to at most 40 (in {file}, section [coordinator])" in caught.value.fix
+    assert f"set coordinator.held_out_problems to at most 40 (in {file})" in caught.value.fix
     assert validate(file, task=False) == 0
 
 

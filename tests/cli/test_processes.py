@@ -14,7 +14,7 @@ from rollcast.cli import processes
 from rollcast.cli.files import load
 from rollcast.cli.processes import Fleet, Restart, accelerators_here, device_shares
 from rollcast.cli.up import new_run_folder
-from rollcast.cli.up_config import DevicesConfig, UpConfig
+from rollcast.cli.up_config import DevicesConfig, UpConfig, with_full_keys
 from rollcast.policy.sizing.device_shares import Accelerators
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
@@ -59,6 +59,21 @@ def test_prepare_resolves_every_process(fleet: Fleet) -> None:
     learner = load_config(fleet.folder.config / "learner.toml", LearnerConfig)
     assert learner.distributed.processes == 1, "a launcher's other tasks do not belong to this run"
     assert (fleet.folder.root.parent / "latest").resolve() == fleet.folder.root
+
+
+@pytest.mark.parametrize(
+    ("section", "said", "meant"),
+    [
+        ("coordinator", "set held_out_problems to at most 40", "set coordinator.held_out_problems to at most 40"),
+        ("coordinator", "raise run.steps.", "raise coordinator.run.steps."),
+        ("coordinator", "lower coordinator.run.steps", "lower coordinator.run.steps"),
+        ("peer", "pass --set link.advertise=X", "pass --set peer.link.advertise=X"),
+        ("peer", "raise held_out_problems", "raise held_out_problems"),
+        ("learner", "see /tmp/init_from or x.init_from/y", "see /tmp/init_from or x.init_from/y"),
+    ],
+)
+def test_keys_of_a_process_are_named_as_in_the_file_of_up(section: str, said: str, meant: str) -> None:
+    assert with_full_keys(said, section) == meant
 
 
 async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
@@ -179,14 +194,14 @@ async def test_a_peer_that_the_run_goes_on_without_is_told_once(fleet: Fleet) ->
 
 async def test_an_error_that_every_peer_has_ends_the_run_at_once(fleet: Fleet) -> None:
     fleet.restart_peers = True
-    code = "import sys; print('RC603: vLLM cannot run the model on this machine'); sys.exit(65)"
+    code = "import sys; print('RC603: vLLM cannot run it', 'fix: set engine.kind = 1', sep='\\n'); sys.exit(65)"
     fleet.programs["peer-1"] = [sys.executable, "-c", code]
     fleet.prepare()
     await fleet.start(asyncio.Event())
     fleet.processes["peer-1"].wait()
     with pytest.raises(ProcessFailed, match="peer-1 ended with status 65") as caught:
         fleet.check()
-    assert "vLLM cannot run the model" in caught.value.cause
+    assert "vLLM cannot run it\n    fix: set peer.engine.kind = 1" in caught.value.cause
     assert "section [peer]" in caught.value.fix
     await fleet.stop()
 
