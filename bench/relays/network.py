@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 
+from bench.relays.bound import delivery_bound_s
 from bench.relays.shells import Core, Member, Shells, key_of
 from bench.relays.story import (
     ORDINARY,
@@ -28,7 +29,7 @@ from bench.relays.story import (
     mesh_plan,
     name_of,
 )
-from bench.wan.scenarios import Bound, Node, fluid_bound, site_of
+from bench.wan.scenarios import Node, site_of
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import events
 from peer.relay.core.core import RelayCore
@@ -133,7 +134,7 @@ class RelayNetwork(Shells):
         return Result(
             seconds={one.number: _since(max(start_s, one.joined_s), one.held_s.get(key)) for one in peers if one.alive},
             nodes=self._nodes,
-            bound=self._bound(),
+            bound_s=self._bound_s,
             site_copies=self.into_sites_bytes / sum(self.sizes) / max(1, len({one.site for one in peers} - {None})),
             source_bytes_ratio=(origin.port.sent_bytes - sent_bytes) / sum(self.sizes),
             duplicates={one.number: one.duplicates - before.get(one.number, 0) for one in peers},
@@ -143,8 +144,9 @@ class RelayNetwork(Shells):
             events=self.events - told,
         )
 
-    def _bound(self) -> Bound:
-        return fluid_bound(sum(self.sizes), self._nodes)
+    @cached_property
+    def _bound_s(self) -> float:
+        return delivery_bound_s(sum(self.sizes), self._nodes, self.conditions.lan_mbit_s)
 
     def _all_hold(self, key: EncodingKey) -> bool:
         """Return whether every live node holds a version; asked after each event, so one that lacks it is kept."""

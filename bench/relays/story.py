@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.wan.scenarios import Bound, Node, own_bounds_s
+from bench.wan.scenarios import Node, own_bounds_s
 from peer.links.neighbours import Neighbour
 from peer.relay.core.events import PlanChanged, Stripe
 from rollcast.wire.ids import PeerId, PlanId, StripeId
@@ -172,11 +172,12 @@ class Result:
 
     Args:
         seconds: from the announcement, or from joining, to the verified copy, by node; None: never.
+        bound_s: least time in which all nodes can have a copy, those that join or die among them.
     """
 
     seconds: Mapping[int, float | None]
     nodes: Sequence[Node]
-    bound: Bound
+    bound_s: float
     site_copies: float  # copies that came into a site through its access link, on average over sites; 0: no sites
     source_bytes_ratio: float  # all that left the origin's uplink / size
     duplicates: Mapping[int, int]  # chunks that arrived at a node that held them
@@ -203,5 +204,5 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Return the time of the last copy divided by the fluid bound; infinity if a node never got one."""
-        return self.last_s / self.bound.seconds if self.complete else float("inf")
+        """Return the time of the last copy divided by the bound; infinity if a node never got one."""
+        return self.last_s / self.bound_s if self.complete else float("inf")

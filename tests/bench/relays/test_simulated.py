@@ -58,6 +58,8 @@ def test_figures_of_a_scenario_are_the_same_for_the_same_seeds() -> None:
     assert found["ratio_median"] != found["ratio_max"], "each run has a seed of its own"
     assert found["median_own_ratio"] <= found["worst_own_ratio"]
     assert "site_copies" not in found
+    nodes = SIMULATED["homes12-churn"].nodes
+    assert found["bound_s"] == pytest.approx(fluid_bound(MIB, nodes).seconds), "no link is shared"
 
 
 def test_slow_receivers_are_reported_one_by_one() -> None:
