@@ -80,6 +80,7 @@ class Calibration:
         utilisation: the learner's utilisation over the steps that were fitted, as the learner counts it.
         mean_age: mean age of the rollouts trained in those steps, in learner steps.
         run, lease: tables `run` and `lease` of the coordinator's configuration.
+        names: peer id -> name, of those whose name is known.
     """
 
     peers: tuple[FittedPeer, ...]
@@ -95,6 +96,7 @@ class Calibration:
     mean_age: float
     run: Mapping[str, Any]
     lease: Mapping[str, Any]
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def conduct(self) -> Conduct:
         """Return the rules by which the run issues leases and publishes versions."""
@@ -199,6 +201,7 @@ def calibrate(records: RunRecords) -> Calibration:
         mean_age=sum(ages) / len(ages) if ages else 0.0,
         run=records.run,
         lease=records.lease,
+        names=records.names,
     )
 
 

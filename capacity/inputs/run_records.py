@@ -7,7 +7,7 @@ import sqlite3
 import tomllib
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class RunRecords:
     Args:
         announced_s: version -> time of its announcement, as seconds of the coordinator's wall clock.
         update_bytes: median over versions of the bytes that a peer receives; 0 without versions.
+        names: peer id -> the name under which it last joined, as far as the ledger still has that event.
     """
 
     run: Mapping[str, Any]  # the table `run` of the coordinator's configuration
@@ -77,6 +78,7 @@ class RunRecords:
     steps: tuple[LearnerStep, ...]
     announced_s: Mapping[int, float]
     update_bytes: float
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def between(self, first_step: int, end_step: int) -> RunRecords:
         """Return the records of ``first_step`` up to but not including ``end_step``.
@@ -85,11 +87,11 @@ class RunRecords:
         """
         steps = tuple(one for one in self.steps if first_step <= one.step < end_step)
         if not steps:
-            return RunRecords(self.run, self.lease, (), (), {}, self.update_bytes)
+            return RunRecords(self.run, self.lease, (), (), {}, self.update_bytes, self.names)
         begin_s, end_s = steps[0].reported_s, steps[-1].reported_s
         rollouts = tuple(one for one in self.rollouts if begin_s <= one.received_s < end_s)
         announced = {version: at for version, at in self.announced_s.items() if begin_s <= at < end_s}
-        return RunRecords(self.run, self.lease, rollouts, steps, announced, self.update_bytes)
+        return RunRecords(self.run, self.lease, rollouts, steps, announced, self.update_bytes, self.names)
 
 
 _ROLLOUTS = """
@@ -97,6 +99,8 @@ SELECT r.peer_id, a.issued_unix_s, r.received_unix_s, r.body, r.oldest_version, 
 FROM rollouts r JOIN attempts a USING (lease_id, sample_index) LEFT JOIN scores s USING (rollout_id)
 ORDER BY r.rollout_id
 """
+
+_JOINED = "SELECT subject, detail FROM events WHERE kind = 'peer_joined' ORDER BY event_order"  # "NAME as ROLE"
 
 
 def read_run(root: Path) -> RunRecords:
@@ -112,6 +116,7 @@ def read_run(root: Path) -> RunRecords:
             rollouts = tuple(_made(row) for row in ledger.execute(_ROLLOUTS))
             reported = ledger.execute("SELECT step, reported_unix_s, figures FROM steps ORDER BY step").fetchall()
             versions = ledger.execute("SELECT version, announced_unix_s, announcement FROM versions ORDER BY version")
+            joined = ledger.execute(_JOINED).fetchall()
             announced = {version: (at, pb.VersionAnnouncement.FromString(text)) for version, at, text in versions}
         lines = _from_metrics(folder.metrics)
     except (OSError, ValueError, KeyError, sqlite3.Error, StoreError) as error:
@@ -131,6 +136,7 @@ def read_run(root: Path) -> RunRecords:
         steps,
         {version: at for version, (at, _) in announced.items()},
         float(sizes[len(sizes) // 2]) if sizes else 0.0,
+        {peer_id: detail.rpartition(" as ")[0] for peer_id, detail in joined},
     )
 
 

@@ -32,8 +32,12 @@ def demand_values(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def calibration_sheets(calibration: Calibration) -> list[Sheet]:
-    """Return the fitted figures as tables: the learner and the versions first, then the peers."""
+def calibration_sheets(calibration: Calibration, *, ids: bool = False) -> list[Sheet]:
+    """Return the fitted figures as tables: the learner and the versions first, then the peers.
+
+    Args:
+        ids: whether each peer's id follows its name.
+    """
     columns = (
         Column("figure", "figure"),
         Column("value", "value", 3),
@@ -51,12 +55,13 @@ def calibration_sheets(calibration: Calibration) -> list[Sheet]:
         ("mean_age", calibration.mean_age, None, None, "of the rollouts trained, learner steps"),
         ("update_bytes", calibration.update_bytes, None, None, "what a peer receives for one version"),
     )
-    return [Sheet("calibration", columns, rows), _peers(calibration)]
+    return [Sheet("calibration", columns, rows), _peers(calibration, ids=ids)]
 
 
-def _peers(calibration: Calibration) -> Sheet:
+def _peers(calibration: Calibration, *, ids: bool) -> Sheet:
     columns = (
-        Column("worker_id", "peer"),
+        Column("name", "peer"),
+        *([Column("worker_id", "id")] if ids else []),
         Column("rollouts_per_second", "rollouts/s", 3),
         Column("two_standard_errors", "± (2 s.e.)", 3),
         Column("concurrency", "at once"),
@@ -66,7 +71,8 @@ def _peers(calibration: Calibration) -> Sheet:
     )
     rows = tuple(
         (
-            peer.peer_id,
+            calibration.names.get(peer.peer_id) or peer.peer_id,
+            *([peer.peer_id] if ids else []),
             peer.speed.rollouts_per_second,
             _finite(peer.speed.rollouts_per_second * peer.t_gen_s.relative_uncertainty),
             peer.concurrency,

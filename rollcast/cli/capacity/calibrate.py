@@ -37,7 +37,7 @@ def calibrate_run(
         Output format: table, json, csv (peers only) or html.
     """
     found = calibration_of(run_folder, first_step, end_step)
-    sheets = calibration_sheets(found)
+    sheets = calibration_sheets(found, ids=form in ("json", "csv"))
     if form == "json":
         print_json(
             {

@@ -134,6 +134,11 @@ def write_run(root: Path) -> Path:
             "INSERT INTO versions (epoch, version, announcement, announced_unix_s) VALUES (0, 2, ?, 105.5)",
             (announcement,),
         )
+        for detail in ("cellar as peer", "garage as office as peer"):
+            ledger.execute(
+                "INSERT INTO events (at_unix_s, kind, subject, detail, cause) VALUES (1, 'peer_joined', 'p', ?, 'p')",
+                (detail,),
+            )
         ledger.commit()
     line = json.dumps({"step": 2, "t_bcast_last_s": 0.5, "age_split": {"age_steps": 1.5}})
     (root / "metrics.jsonl").write_text(line + '\n{"step": 3, "t_b')
@@ -149,6 +154,7 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
     assert [(one.step, one.t_bcast_s, one.mean_age) for one in found.steps] == [(1, None, None), (2, 0.5, 1.5)]
     assert found.announced_s == {2: 105.5}
     assert found.update_bytes == 1000.0, "the smallest encoding"
+    assert found.names == {"p": "garage as office"}
     assert (found.run["staleness_limit"], found.lease["prefetch_s"]) == (3, 10.0)
 
 

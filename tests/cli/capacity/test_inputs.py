@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from capacity.inputs.pool_files import Row
 from capacity.inputs.run_records import RunRecords
 from capacity.questions.plan_json import json_schema
 from capacity.reports.calibrated_pool import calibrated_run, calibration_sheets
+from capacity.reports.tables import records_of
 from rollcast.cli.capacity import calibrate as capacity_calibrate
 from rollcast.cli.capacity import inputs
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, checked_pool, demand_file, scenario
@@ -139,6 +141,13 @@ def test_calibrated_run_is_a_pool_once_links_and_prices_are_given() -> None:
     assert [row.rollouts_per_second for row in pool.taken] == [peer.speed.rollouts_per_second for peer in fitted.peers]
     assert run.demand["t_train_s"] == fitted.t_train_s.value
     assert [sheet.title for sheet in calibration_sheets(fitted)] == ["calibration", "peers"]
+
+
+def test_a_calibration_names_peers_for_people_and_has_their_ids_for_programs() -> None:
+    fitted = calibrate(replace(records(), names={"p0": "garage"}))
+    assert [row[0] for row in calibration_sheets(fitted)[1].rows] == ["garage", "p1"]
+    peers = records_of(calibration_sheets(fitted, ids=True)[1])
+    assert [(one["name"], one["worker_id"]) for one in peers] == [("garage", "p0"), ("p1", "p1")]
 
 
 def test_calibration_needs_a_few_steps(
