@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -22,10 +22,11 @@ from coordinator.views.explain import ExplainView, Of, explain
 from coordinator.views.history import COARSE_KEPT_S, SAMPLE_S, HistoryView
 from coordinator.views.overview import Overview
 from coordinator.views.registry import ViewedRun, ViewRegistry
-from coordinator.views.runs import POINTS_MAX, Runs, RunsView, StepsView, steps_view
+from coordinator.views.runs import POINTS_MAX, Runs, RunsView, StepsView, steps_view, with_names
 from coordinator.views.workers import WorkersView
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import PeerId
 
 log = structlog.get_logger()
 
@@ -346,7 +347,7 @@ class ViewRoutes:
     async def _get_steps(self, call: Call) -> Answer:
         asked: StepsQuery = call.query
         return await self._in_thread(
-            lambda: to_text(self._runs.steps(asked.run, from_step=asked.from_step, points=asked.points))
+            lambda: self._steps_text(self._runs.steps(asked.run, from_step=asked.from_step, points=asked.points))
         )
 
     async def _get_runs(self, _call: Call) -> Answer:
@@ -394,7 +395,16 @@ class ViewRoutes:
         now = self._run.clock()
         away, self._steps_polled_s = now - self._steps_polled_s > AWAY_S, now
         added = self._runs.new_steps()
-        return to_text(steps_view(self._runs.own_name, added)) if added and not away else None
+        return self._steps_text(steps_view(self._runs.own_name, added)) if added and not away else None
+
+    def _steps_text(self, view: StepsView) -> JsonText:
+        return to_text(with_names(view, self._names_of))
+
+    def _names_of(self, peer_ids: Collection[str]) -> dict[str, str]:
+        """Return the names of members, and of peers that were; not on the event loop."""
+        members = self._run.core.state.members
+        here = {one: member.name for one in peer_ids if (member := members.get(PeerId(one))) is not None}
+        return self._rows.names(peer_ids) | here
 
     def _new_events(self) -> JsonText | None:
         """Read new events, in a thread; after a time without a listener only those of the last AWAY_S seconds."""

@@ -50,7 +50,8 @@ export function Mismatch({ table, other, otherLabel }) {
   const [steps, series] = useMemo(() => {
     const [at, lines] = figureLines(table, other, "mismatch_kl_k3", { smooth: false, label: "mean", otherLabel });
     if (other || !has(table, "kl_k3_worst")) return [at, lines];
-    const who = numbers(table, "kl_k3_worst_peer").map((peer) => (peer ? shortId(peer) : ""));
+    const names = numbers(table, "kl_k3_worst_name");
+    const who = numbers(table, "kl_k3_worst_peer").map((peer, index) => names[index] || (peer ? shortId(peer) : ""));
     return [at, [{ ...lines[0], fill: true }, { label: "worst", values: numbers(table, "kl_k3_worst"), who, colour: "worst", width: 1.3, spanGaps: true }]];
   }, [table, other, otherLabel]);
   if (!has(table, "mismatch_kl_k3")) return null;

@@ -96,6 +96,11 @@ class StoryRows:
             )
             return _with_names(connection, [StoryEntry(*row) for row in rows])
 
+    def names(self, peer_ids: Collection[str]) -> dict[str, str]:
+        """Return the names under which these peers last joined, as far as the ledger still has those events."""
+        with reading(self._folder) as connection:
+            return dict(_names(connection, peer_ids))
+
     def newest_id(self) -> int:
         """Return the newest event's id; 0 before the first event."""
         with reading(self._folder) as connection:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -23,6 +23,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUNS_SHOWN_MAX = 200
 POINTS_MAX = 10_000
 COLUMNS_MAX = 256
+WORST_PEER = "kl_k3_worst_peer"
 FILES_KEPT = 4  # other runs whose steps stay in memory
 
 
@@ -47,7 +48,8 @@ class RunsView:
 class StepsView:
     """Steps as rows of ``columns``, as metrics.jsonl has them (docs/metrics.md); None where a step lacks a figure.
 
-    Figures of single peers are left out, except the worst k3-KL: ``kl_k3_worst`` and ``kl_k3_worst_peer``, its id.
+    Figures of single peers are left out, except the worst k3-KL: ``kl_k3_worst`` and ``kl_k3_worst_peer``, its id, with
+    ``kl_k3_worst_name``, its name, where that is known.
     One of ``every`` steps is included, and always the newest.
     """
 
@@ -74,7 +76,17 @@ def _worst_kl(step: Mapping[str, Any]) -> dict[str, Any]:
     if not known:
         return {}
     worst = max(known, key=lambda peer: known[peer])
-    return {"kl_k3_worst": known[worst], "kl_k3_worst_peer": worst}
+    return {"kl_k3_worst": known[worst], WORST_PEER: worst}
+
+
+def with_names(view: StepsView, names_of: Callable[[Collection[str]], Mapping[str, str]]) -> StepsView:
+    """Return the steps with the name of each step's worst peer, as far as ``names_of`` these ids knows them."""
+    if WORST_PEER not in view.columns:
+        return view
+    place = view.columns.index(WORST_PEER)
+    names = names_of({row[place] for row in view.rows} - {None})
+    rows = tuple((*row, names.get(row[place])) for row in view.rows)
+    return replace(view, columns=(*view.columns, "kl_k3_worst_name"), rows=rows)
 
 
 class Runs:

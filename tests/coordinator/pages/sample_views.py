@@ -109,7 +109,8 @@ def sample_history(points: int = 240, every_s: float = 5.0) -> dict[str, Any]:
 
 STEP_COLUMNS = (
     *("step", "version", "newest_version", "loss", "reward", "reward_mean", "grad_norm", "ratio_mean", "clip_fraction"),
-    *("kl_k3", "reference_kl", "entropy", "mismatch_kl_k3", "kl_k3_worst", "kl_k3_worst_peer", "tokens"),
+    *("kl_k3", "reference_kl", "entropy", "mismatch_kl_k3", "kl_k3_worst", "kl_k3_worst_peer"),
+    *("kl_k3_worst_name", "tokens"),
     *("train_s", "behaviour_s", "compile_s", "wait_s", "publish_s", "checkpoint_s", "other_s", "step_s", "epoch"),
     *("learning_rate", "staleness_max_trained", "age_split", "t_bcast_last_s", "tokens_per_s", "peers", "elapsed_s"),
     *("eval_held_out_pass_at_1", "eval_held_out_pass_at_1_low", "eval_held_out_pass_at_1_high"),
@@ -149,6 +150,7 @@ def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
         "mismatch_kl_k3": 3e-4 + 1e-4 * abs(source.gauss(0, 1)),
         "kl_k3_worst": 9e-4 + 4e-4 * abs(source.gauss(0, 1)),
         "kl_k3_worst_peer": "12D3KooWExampleExampleExampleExampleExample" + ("peerA", "peerB")[step // 50 % 2],
+        "kl_k3_worst_name": ("garage", None)[step // 50 % 2],
         "tokens": 52_000 + 900 * source.gauss(0, 1),
         **STEP_TIMES,
         "epoch": 0,

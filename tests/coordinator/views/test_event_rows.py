@@ -50,6 +50,10 @@ async def test_the_newest_come_first_with_the_names_of_peers(rows: StoryRows) ->
     assert page.next_before is None
 
 
+async def test_peers_have_the_names_under_which_they_joined(rows: StoryRows) -> None:
+    assert rows.names({"12D3b", "12D3x"}) == {"12D3b": "bob"}
+
+
 async def test_waits_of_every_step_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     ledger = Ledger.open(folder.ledger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.events.prices import Price
 from coordinator.core.members.mismatch import mismatch_status
-from coordinator.views.runs import Runs, steps_view
+from coordinator.views.runs import Runs, steps_view, with_names
 from coordinator.views.samples import SERIES, Point, take_sample
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import RunFolder
@@ -39,6 +40,22 @@ def test_steps_are_rows_of_the_columns_that_any_of_them_has(tmp_path: Path) -> N
     )
     assert view.rows == ((1, 0.5, 1.0, "peer", None), (2, None, None, None, {"a": 1}))
     assert Runs(folder).steps("one", from_step=2, points=100).rows == ((2, {"a": 1}),)
+
+
+def test_the_worst_peer_of_a_step_has_its_name() -> None:
+    steps = [{"step": 1, "kl_k3:a": 1.0, "kl_k3:b": 2.0}, {"step": 2, "kl_k3:a": 1.0}, {"step": 3}]
+    asked: list[object] = []
+
+    def names_of(peer_ids: Collection[str]) -> dict[str, str]:
+        asked.append(peer_ids)
+        return {"b": "garage"}
+
+    view = with_names(steps_view("r", steps), names_of)
+    place = view.columns.index("kl_k3_worst_name")
+    assert [row[place] for row in view.rows] == ["garage", None, None]
+    assert asked == [{"a", "b"}]
+    assert with_names(bare := steps_view("r", [{"step": 1}]), names_of) == bare
+    assert len(asked) == 1, "no step names a peer"
 
 
 @given(count=st.integers(0, 300), points=st.integers(1, 50), from_step=st.integers(0, 320))
