@@ -26,6 +26,7 @@ from rollcast.policy.sizing.memory import (
     LearnerShape,
     PeerShape,
     learner_memory,
+    learner_states,
     peer_memory,
     store_memory,
 )
@@ -51,6 +52,7 @@ class MemoryPlan:
     rollouts: int  # that a peer generates at once, as configured
     disks: Mapping[str, Bytes]  # bytes by component of learner, origin and each peer
     origin_host: Bytes = field(default_factory=dict)  # memory of the origin's host by component; it has no device
+    learner_states: Bytes = field(default_factory=dict)  # states in the memory of its first host, where they fit
     trainer: str = "learner"  # what the learner is called: "sft" for supervised training
 
 
@@ -121,6 +123,7 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         engine.concurrent_rollouts,
         _disks(up, model, shape),
         store_memory(model, up.origin.states_in_memory),
+        _learner_states(up, model),
     )
 
 
@@ -164,12 +167,21 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
 def _disks(up: UpConfig, model: ModelConfig, shape: LearnerShape) -> dict[str, Bytes]:
     publish, staleness = up.learner.publish, up.coordinator.run.age_max
     kept, checkpoints = publish.versions_kept(staleness), up.learner.checkpoint.keep
-    in_memory = publish.keeps_states_in_memory and not up.learner.distributed.shared_run_folder
-    retention = LearnerRetention(kept, checkpoints, staleness, in_memory)
+    retention = LearnerRetention(kept, checkpoints, staleness, _keeps_states(up))
     found = {"learner": learner_disk(model, shape, retention)}
     for name, store in (("origin", up.origin.store), ("peer", up.peer.store)):
         found[name] = store_disk(model, StoreRetention(store.keep_versions, store.keep_deltas, store.keep_bytes))
     return found
+
+
+def _learner_states(up: UpConfig, model: ModelConfig) -> Bytes:
+    if not _keeps_states(up):
+        return {}
+    return learner_states(model, up.coordinator.run.age_max + 2, squashes=up.learner.publish.squash_versions > 1)
+
+
+def _keeps_states(up: UpConfig) -> bool:
+    return up.learner.publish.keeps_states_in_memory and not up.learner.distributed.shared_run_folder
 
 
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
@@ -178,7 +190,8 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
         "parameters": parameter_count(plan.model),
         "active_parameters": active_parameter_count(plan.model),
         "adapter_parameters": _adapter_parameters(plan.model),
-        plan.trainer: _estimate_json(plan.learner) | {"devices": plan.devices, "hosts": plan.hosts},
+        plan.trainer: _estimate_json(plan.learner)
+        | {"host_states_where_they_fit": dict(plan.learner_states), "devices": plan.devices, "hosts": plan.hosts},
         **({} if plan.peer is None else {"peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts}}),
         **({} if plan.peer is None else {"origin": {"host": dict(plan.origin_host)}}),
         f"{plan.trainer}_fits": {
@@ -209,6 +222,8 @@ def summary(plan: MemoryPlan) -> list[str]:
     lines += [f"{plan.trainer} with mesh.fsdp = {fsdp}: {', '.join(names)}" for fsdp, names in sorted(spread.items())]
     each = f" on each of {plan.hosts} hosts" if plan.hosts > 1 else ""
     host = f"host memory: {plan.trainer} {plan.learner.host_peak / GIB:.0f} GiB{each}"
+    if plan.learner_states:
+        host += f" and up to {sum(plan.learner_states.values()) / GIB:.0f} GiB of published states where they fit"
     if plan.peer is not None:
         lines += _peer_lines(plan, plan.peer)
         host += f", origin {sum(plan.origin_host.values()) / GIB:.0f} GiB, peer {plan.peer.host_peak / GIB:.0f} GiB"
@@ -289,7 +304,7 @@ def _show(plan: MemoryPlan) -> None:
         count += f", {_adapter_parameters(plan.model) / 1e6:.1f} million in adapters of rank {plan.model.lora.rank}"
     form = ", base in NVFP4" if plan.model.has_packed_base else ""
     console.print(f"{count}, precision {plan.model.precision}{form}")
-    console.print(_table(f"{plan.trainer}, each device", plan.learner))
+    console.print(_table(f"{plan.trainer}, each device", plan.learner, plan.learner_states))
     if plan.peer is not None:
         console.print(_table("peer", plan.peer))
         console.print(_table("origin", Estimate({}, {}, plan.origin_host)))
@@ -310,7 +325,7 @@ def _disk_table(disks: Mapping[str, Bytes]) -> Table:
     return table
 
 
-def _table(title: str, estimate: Estimate) -> Table:
+def _table(title: str, estimate: Estimate, where_they_fit: Bytes | None = None) -> Table:
     table = Table("when", "what", "GiB", title=title)
 
     def add(when: str, parts: Mapping[str, int] | Bytes) -> None:
@@ -323,6 +338,7 @@ def _table(title: str, estimate: Estimate) -> Table:
     if estimate.peak:
         table.add_row("peak", "", f"{estimate.peak / GIB:.2f}")
     add("host", estimate.host)
+    add("host, if it fits", where_they_fit or {})
     return table
 
 

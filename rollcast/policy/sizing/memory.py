@@ -256,7 +256,7 @@ def _learner_host(model: ModelConfig, shape: LearnerShape, moments: int) -> Byte
     """Return the bytes in the memory of one host.
 
     orbax copies an equal part of a checkpoint in every process, also where devices of several have the same values.
-    Versions are not counted: they are files, which the page cache holds only as far as memory is free.
+    Versions are not counted: see learner_states.
     """
     state = master_bytes(model) * (1 + shape.reference + shape.critic)
     host = {
@@ -266,6 +266,20 @@ def _learner_host(model: ModelConfig, shape: LearnerShape, moments: int) -> Byte
     if shape.offload:
         host["optimiser states, offloaded"] = _shared(moments * shape.data, shape.processes)
     return host
+
+
+def learner_states(model: ModelConfig, newest: int, *, squashes: bool) -> Bytes:
+    """Return the bytes of the states that a learner keeps in the memory of its first host where they fit.
+
+    States that do not fit are on disk: then the page cache holds them only as far as memory is free.
+
+    Args:
+        newest: published versions whose states stay in memory.
+        squashes: whether deltas start from an older version too.
+    """
+    version = version_bytes(model)
+    found = {"newest published states": newest * version, "state that is published": version}
+    return found | ({"state that a squashed delta starts from": version} if squashes else {})
 
 
 def _older_version(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> dict[str, Bytes]:

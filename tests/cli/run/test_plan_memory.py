@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.cli.main import app
-from rollcast.cli.run.plan_memory import plan_of, summary
+from rollcast.cli.run.plan_memory import as_json, plan_of, summary
 from rollcast.policy.shapes import parameter_count
 from rollcast.policy.sizing.hardware import CATALOGUE
 from rollcast.runtime.errors import ConfigError
@@ -85,6 +85,19 @@ def test_reported_log_probabilities_and_several_hosts_count() -> None:
     assert "behaviour" not in unaudited.learner.phases
     assert several.learner.host_peak == pytest.approx(one.learner.host_peak / 4)
     assert any("GiB on each of 4 hosts, origin" in line for line in summary(several))
+
+
+def test_published_states_take_the_learners_host_where_they_fit() -> None:
+    plan = plan_of(MATH)
+    state = plan.learner_states["state that is published"]
+    assert sum(plan.learner_states.values()) == 7 * state, "S + 2 = 5, the next one, and a squashed delta's"
+    words = f"and up to {7 * state / 2**30:.0f} GiB of published states where they fit"
+    assert any(words in line for line in summary(plan))
+    unsquashed = plan_of(MATH, ("learner.publish.squash_versions=0",))
+    assert sum(unsquashed.learner_states.values()) == 6 * state
+    for setting in ("learner.publish.states_in_memory=false", "learner.publish.deltas=false"):
+        assert plan_of(MATH, (setting,)).learner_states == {}
+    assert as_json(plan)["learner"]["host_states_where_they_fit"] == plan.learner_states
 
 
 def test_states_in_memory_count_on_the_hosts_of_origin_and_peer() -> None:
