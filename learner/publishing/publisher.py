@@ -219,7 +219,6 @@ class Publisher:
             return prepared
         with self._stage("hash"):
             digest = hash_of(snapshot.state_bytes, _wait_for(snapshot))
-        kill_point("state_hashed")
         if known not in (None, digest) and not self._diverged:
             self._diverge(version)
         if self._diverged or known is None:

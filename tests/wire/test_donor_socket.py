@@ -40,7 +40,7 @@ def test_a_reply_comes_back(tmp_path: Path) -> None:
 
 
 def test_without_a_daemon_the_error_names_the_command_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(DaemonAway, match="rollcast peer run"):
+    with pytest.raises(DaemonAway, match="rollcast peer join"):
         request(tmp_path, {"do": "status"})
 
 

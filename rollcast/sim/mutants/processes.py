@@ -9,7 +9,6 @@ from peer.worker.version_swap import VersionSwap
 from rollcast.sim.kernel.process import Script
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
 from rollcast.sim.nodes import relay
-from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.learner import LearnerNode
 from rollcast.sim.nodes.relay_disk import Kept, RelayDisk
 
@@ -36,7 +35,7 @@ def _announce_first(self: LearnerNode, published: Any) -> Script:
     version = published.verified.version
     if version > self._newest_announced:
         self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
-        yield from self._ask_coordinator(CoordinatorNode.announce, published.verified)
+        yield from self._ask_coordinator(lambda node: node.announce, published.verified)
         self._newest_announced = version
         self._announced_hash = published.verified.record.state_hash
         yield from self._push(published)

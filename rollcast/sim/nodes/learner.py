@@ -17,7 +17,7 @@ from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.kernel.disk import Disk, DiskFull
 from rollcast.sim.kernel.process import Latch, Process, Script, Wait
-from rollcast.sim.kernel.rpc import Failed, Reply, call
+from rollcast.sim.kernel.rpc import Failed, Handler, call
 from rollcast.sim.nodes.control_link import Addresses
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.origin import OriginNode
@@ -86,7 +86,7 @@ class LearnerNode(Process):
 
     def _live(self) -> Script:
         yield self.sleep(self.ground.settings.boot_s)
-        info = yield from self._ask_coordinator(CoordinatorNode.run_info, None)
+        info = yield from self._ask_coordinator(lambda node: node.run_info, None)
         host = self._newest_checkpoint()
         if host is None:
             host = Checkpoint(0, 0, 0, (), 0, first_state(self.ground.chance.seed))
@@ -120,7 +120,7 @@ class LearnerNode(Process):
             if self._diverged:
                 yield from self._publish_kept(self._newest_known())
                 request = (Step(self.step), None if self._common is None else Version(self._common))
-                opened = yield from self._ask_coordinator(CoordinatorNode.open_epoch, request)
+                opened = yield from self._ask_coordinator(lambda node: node.open_epoch, request)
                 if opened.epoch == self.epoch:  # batches were recorded since: they are trained on first
                     replay.extend(opened.step)
                     return
@@ -160,7 +160,7 @@ class LearnerNode(Process):
         if self.step % settings.checkpoint_every_steps == 0:
             yield from self._start_checkpoint()
         self._start_evaluation()
-        yield from self._ask_coordinator(CoordinatorNode.step_done, Step(self.step))
+        yield from self._ask_coordinator(lambda node: node.step_done, Step(self.step))
 
     def _publishes(self, replay: Replay) -> bool:
         if self.step <= self._newest_known() or replay.leaves_off(self.step):
@@ -169,7 +169,7 @@ class LearnerNode(Process):
 
     def _batch(self) -> Generator[Wait, Any, Batch]:
         self.ground.oracle.asking(self.step, self.agenda.now)
-        answer = yield from self._ask_coordinator(CoordinatorNode.next_batch, Step(self.step))
+        answer = yield from self._ask_coordinator(lambda node: node.next_batch, Step(self.step))
         self._kappa, kept_age, batch = answer
         self._kept_age = max(self._kept_age, kept_age)
         found: Batch = batch
@@ -195,7 +195,7 @@ class LearnerNode(Process):
         request = EvaluationRequested(key, problems, settings.evaluation_deadline_s)
         oracle.evaluation.asked(key, self.agenda.now)
         while True:
-            done, given_up, exact = yield from self._ask_coordinator(CoordinatorNode.evaluate, request)
+            done, given_up, exact = yield from self._ask_coordinator(lambda node: node.evaluate, request)
             if done or given_up:
                 oracle.evaluation.ended(key, exact, given_up, self.agenda.now)
                 evaluated.set()
@@ -297,21 +297,25 @@ class LearnerNode(Process):
             return
         yield from self._push(published)
         self.ground.oracle.announcing(published.verified, self.origin.holds(version), self.agenda.now)
-        yield from self._ask_coordinator(CoordinatorNode.announce, published.verified)
+        yield from self._ask_coordinator(lambda node: node.announce, published.verified)
         self._newest_announced = version
         self._announced_hash = published.verified.record.state_hash
 
     # ---------------------------------------------------------------- calls
 
     def _ask_coordinator(
-        self, handler: Callable[[CoordinatorNode, Any, Reply], None], request: Any
+        self, handler_of: Callable[[CoordinatorNode], Handler], request: Any
     ) -> Generator[Wait, Any, Any]:
-        """Repeat a call of the coordinator until it is answered, at the next address each time."""
+        """Repeat a call of the coordinator until it is answered, at the next address each time.
+
+        Args:
+            handler_of: returns the method to call of a coordinator, which may be of a derived class.
+        """
 
         def begin() -> Wait:
             coordinator = self._addresses.current
-            asked = partial(handler, coordinator)
-            return call(self.ground.network, self, coordinator, asked, request, timeout_s=CALL_TIMEOUT_S)
+            handler = handler_of(coordinator)
+            return call(self.ground.network, self, coordinator, handler, request, timeout_s=CALL_TIMEOUT_S)
 
         answer = yield from self._repeat(begin, self._addresses.failed)
         return answer

@@ -146,7 +146,7 @@ async def test_restore_says_that_a_run_is_finished(
     target = str(tmp_path / "backup")
     assert app(["backup", str(run.root), target], result_action="return_value") == 0
     finished = SimpleNamespace(run=SimpleNamespace(steps=0))
-    monkeypatch.setattr("rollcast.cli.run.backup.run_config", lambda _: finished)
+    monkeypatch.setattr("rollcast.cli.run.run_tools.run_config", lambda _: finished)
     assert app(["restore", target, str(tmp_path / "again")], result_action="return_value") == 0
     assert "nothing is left to train" in capsys.readouterr().err
 

@@ -96,7 +96,7 @@ def test_a_worker_that_died_is_replaced(task: EnvironmentTask) -> None:
 
 def test_an_environment_that_cannot_be_loaded_is_explained() -> None:
     task = EnvironmentTask(GymTask(kind="gym", path="/nowhere.py:Game"), 7)
-    with pytest.raises(TaskError, match="not a Python file"):
+    with pytest.raises(TaskError, match=r"/nowhere\.py does not exist"):
         task.problem(0)
 
 
