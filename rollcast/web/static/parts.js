@@ -1,5 +1,5 @@
 // Components of pages. All work by keyboard and with screen readers.
-import { createContext, html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { createContext, html, useContext, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { createStore, useStore } from "./store.js";
 import { Icon } from "./icons.js";
 
@@ -167,7 +167,7 @@ export function Tabs({ tabs, selected, onSelect, label, children }) {
 export function Dialog({ open, title, onClose, children, footer, wide }) {
   const element = useRef(null);
   const id = useId("dialog");
-  useEffect(() => {
+  useLayoutEffect(() => { // before it is painted, so that Escape closes whatever is seen
     const dialog = element.current;
     if (open && dialog && !dialog.open) dialog.showModal();
     if (!open && dialog?.open) dialog.close();
