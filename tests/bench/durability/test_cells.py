@@ -13,6 +13,7 @@ STEPS, GROUPS, SAMPLES = 16, 8, 4
 
 
 @pytest.mark.e2e
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_with_two_cells_survives_that_one_of_them_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
