@@ -26,6 +26,7 @@ A block is decoded and checked in full before an item of the state changes.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,23 @@ _MEAN_GAP_MAX = 128  # after the shift: leaves an eighth of the gaps to be escap
 _SPARSE_SHARE_MAX = 1 / 2  # share of changed items; it bounds the memory of positions, and above it dense is shorter
 _CHOOSE_FROM_SHARE = 1 / 8  # share of changed items below which sparse is always the shortest
 _SAMPLE_ITEMS = 1 << 15  # items on which the kinds are compared
+_WORD_BYTES = 8
+_WORD = np.dtype("<u8")
+_CHANGED_WORDS_SHARE_MAX = 1 / 2  # above it, finding the changed items in the words costs more than in the block
 
 
 def payload_bytes_max(item_size_bytes: int, count: int) -> int:
     """Return the size of the longest payload of a block of ``count`` items: kind whole, with no compressible stream."""
     return 4 * item_size_bytes + item_size_bytes * count
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The items of a block that differ: their positions, ascending, and their old and new values."""
+
+    positions: Positions
+    old: Items
+    new: Items
 
 
 class BlockEncoder:
@@ -69,18 +82,65 @@ class BlockEncoder:
     def __init__(self, *, invertible: bool = False) -> None:
         self._zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         self._plain = DENSE if invertible else WHOLE  # the kind that is never longer than the items themselves
+        self._differ = np.empty(0, np.bool_)  # used again for each block: fresh memory costs page faults
 
     def encode(self, old: Items, new: Items) -> bytes:
         """Return the record of one block. ``old`` and ``new``: [n] unsigned integers, of the same dtype and length."""
-        is_changed = old != new
-        changed = int(np.count_nonzero(is_changed))
-        if not changed:
+        few = self._few_changes(old, new)
+        if few is not None and not len(few.positions):
             return RECORD_HEADER.pack(UNCHANGED, 0)
-        kind = SPARSE if changed < _CHOOSE_FROM_SHARE * len(new) else self._best_kind(old, new, is_changed)
-        payload = self._payload(kind, old, new, is_changed)
+        if few is not None:
+            kind, payload = SPARSE, self._sparse(few, len(new))
+        else:
+            is_changed = old != new
+            kind = self._best_kind(old, new, is_changed)
+            payload = self._payload(kind, old, new, is_changed)
         if len(payload) > payload_bytes_max(new.itemsize, len(new)):
-            kind, payload = self._plain, self._payload(self._plain, old, new, is_changed)  # the sample was unlike it
+            kind, payload = self._plain, self._plain_payload(self._plain, old, new)  # the sample was unlike it
         return RECORD_HEADER.pack(kind, len(payload)) + payload
+
+    def _few_changes(self, old: Items, new: Items) -> _Changes | None:
+        """Return the changed items if they are so few that sparse is the shortest kind; None otherwise.
+
+        Words of several items are compared first: most of them are equal, so that far less is written and searched.
+        """
+        per_word = _WORD_BYTES // new.itemsize
+        tail = len(new) % per_word
+        whole = slice(0, len(new) - tail)
+        before, after = old[whole].view(_WORD), new[whole].view(_WORD)
+        words = self._differing(before, after)
+        if len(words) > _CHANGED_WORDS_SHARE_MAX * len(after):
+            return None
+        before, after = before[words].view(old.dtype), after[words].view(new.dtype)
+        inside = np.flatnonzero(before != after)
+        positions = words[inside // per_word] * per_word + inside % per_word
+        before, after = before[inside], after[inside]
+        if tail:
+            last = len(new) - tail + np.flatnonzero(old[-tail:] != new[-tail:])
+            positions = np.concatenate([positions, last])
+            before, after = np.concatenate([before, old[last]]), np.concatenate([after, new[last]])
+        if len(positions) and len(positions) >= _CHOOSE_FROM_SHARE * len(new):
+            return None
+        return _Changes(positions.astype(np.int32), before, after)
+
+    def _differing(self, before: Items, after: Items) -> Items:
+        """Return the indices of the words that differ, ascending.
+
+        NumPy searches a mask of which few are true ten times slower than one of which an eighth or more are, so groups
+        of flags are searched first.
+        """
+        count = len(after)
+        groups = -(-count // _WORD_BYTES)
+        if len(self._differ) < _WORD_BYTES * groups:
+            self._differ = np.empty(_WORD_BYTES * groups, np.bool_)
+        mask = self._differ[: _WORD_BYTES * groups]
+        mask[count:] = False
+        np.not_equal(before, after, out=mask[:count])
+        flags = mask.view(_WORD)
+        found = np.flatnonzero(flags != 0)
+        inside = np.flatnonzero(flags[found].view(np.bool_))
+        result: Items = found[inside // _WORD_BYTES] * _WORD_BYTES + inside % _WORD_BYTES
+        return result
 
     def _best_kind(self, old: Items, new: Items, is_changed: Mask) -> int:
         """Return the kind that encodes a stretch from the middle of the block in the fewest bytes."""
@@ -95,13 +155,17 @@ class BlockEncoder:
     def _payload(self, kind: int, old: Items, new: Items, is_changed: Mask) -> bytes:
         if kind == SPARSE:
             positions = np.flatnonzero(is_changed).astype(np.int32)
-            return self._sparse(old[positions], new[positions], positions, len(old))
+            return self._sparse(_Changes(positions, old[positions], new[positions]), len(old))
+        return self._plain_payload(kind, old, new)
+
+    def _plain_payload(self, kind: int, old: Items, new: Items) -> bytes:
         stored = [self._pack(plane) for plane in _planes(new if kind == WHOLE else _zigzag(new - old))]
         return b"".join([struct.pack(f"<{len(stored)}I", *map(len, stored)), *stored])
 
-    def _sparse(self, old: Items, new: Items, positions: Positions, count: int) -> bytes:
+    def _sparse(self, changes: _Changes, count: int) -> bytes:
+        positions = changes.positions
         gaps, low_bits = _gaps_of(positions, _shift_of(len(positions), count))
-        stored = [self._pack(stream) for stream in (gaps, low_bits, *_differences_of(old, new))]
+        stored = [self._pack(stream) for stream in (gaps, low_bits, *_differences_of(changes.old, changes.new))]
         header = _SPARSE_HEADER.pack(len(positions), len(gaps), *map(len, stored))
         return b"".join([header, *stored])
 
@@ -125,8 +189,10 @@ def _planes(items: Items) -> list[Bytes]:
 def _gaps_of(positions: Positions, shift: int) -> tuple[Bytes, Bytes]:
     """Return the gaps of ascending positions with escapes, and the gaps' low bits, packed."""
     gaps = np.diff(positions, prepend=np.int32(-1)) - np.int32(1)
-    low_bits = np.packbits(np.unpackbits(gaps.astype(np.uint8)[:, None], axis=1, count=shift, bitorder="little"))
-    gaps >>= shift
+    low_bits = np.empty(0, np.uint8)
+    if shift:
+        low_bits = np.packbits(np.unpackbits(gaps.astype(np.uint8)[:, None], axis=1, count=shift, bitorder="little"))
+        gaps >>= shift
     if gaps.max() < _ESCAPE:
         return gaps.astype(np.uint8), low_bits
     escapes = gaps // _ESCAPE

@@ -67,6 +67,19 @@ def test_each_way_to_change_has_its_form(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", ITEM_SIZES)
+@pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 1000, 4099])
+def test_single_changes_are_found_wherever_they_are(size: int, count: int) -> None:
+    old, encoder = items(size, np.arange(count) % 200), BlockEncoder()
+    for place in {0, count // 2, max(0, count - 8), count - 1}:
+        new = old.copy()
+        new[place] += old.dtype.type(1)
+        data = encoder.encode(old, new)  # one encoder: nothing is left of the block before
+        kind, _ = RECORD_HEADER.unpack_from(data)
+        assert (apply(kind, data[RECORD_HEADER.size :], old) == new).all()
+        assert RECORD_HEADER.unpack_from(encoder.encode(new, new)) == (UNCHANGED, 0)
+
+
+@pytest.mark.parametrize("size", ITEM_SIZES)
 def test_every_size_of_a_difference_comes_back(size: int) -> None:
     bits = 8 * size
     steps = {0, 1, 2, 3, 127, 128, 254, 255, 256, 257, 258, 2 ** (bits - 1) - 1, 2 ** (bits - 1), 2**bits - 1}
