@@ -369,7 +369,11 @@ class StoredEncoding:
         """
         if self._chunk_list is not None:
             return
-        hashes = chunk_list(self.state_bytes(), self.manifest.chunk_size_bytes)
+        self._require_state()
+        with self.reader():
+            # A second mapping of memory that is mapped already would count as another state in the process's memory.
+            state = self.state_bytes() if self._memory is None else self._memory.view
+            hashes = chunk_list(state, self.manifest.chunk_size_bytes)
         try:
             self.manifest.check_chunk_list(hashes)
         except MalformedMessage as error:

@@ -76,6 +76,15 @@ def test_a_state_replaces_its_base_in_the_same_memory(store: ChunkStore, tmp_pat
         assert path.read_bytes() == STEPS[1].state
 
 
+def test_a_state_in_memory_is_cut_up_where_it_is_mapped(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make(store, STEPS[0])
+    mapped: list[int] = []
+    monkeypatch.setattr(StoredEncoding, "state_bytes", lambda one: mapped.append(one.version))
+    first.list_chunks()
+    assert first.chunk_list() == STEPS[0].keyframe_list
+    assert not mapped
+
+
 def test_a_state_that_is_read_is_not_changed(store: ChunkStore) -> None:
     view = make(store, STEPS[0]).state_bytes()
     part = view[100:200]
