@@ -16,6 +16,7 @@ from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions.chunks import BytesLike, chunk_size_for
 from rollcast.wire.versions.delta import encode_delta
+from rollcast.wire.versions.parallel import threads_for_a_pass
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VersionRecord
 
 DELTA_SHARE_MAX = 0.5
@@ -85,7 +86,9 @@ def _delta(
         return None
     most_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
     delta, new = bytearray(), snapshot.state_bytes
-    pieces = encode_delta(snapshot.tensors, old, new, invertible=invertible, before_reading=wait)
+    pieces = encode_delta(
+        snapshot.tensors, old, new, invertible=invertible, before_reading=wait, threads=threads_for_a_pass()
+    )
     for block, piece in enumerate(pieces):
         if len(delta) + len(piece) > most_bytes:
             return None

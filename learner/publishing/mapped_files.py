@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from blake3 import blake3
@@ -11,6 +12,7 @@ from blake3 import blake3
 from learner.publishing.growth import Wait, unheeded
 from learner.publishing.memory_files import MemoryMap
 from rollcast.wire.versions.chunks import BytesLike, chunk_list
+from rollcast.wire.versions.parallel import in_order, threads_for_a_pass
 
 STRETCH_BYTES = 8 << 20
 """Bytes read before their pages are returned to the kernel; a multiple of every chunk size."""
@@ -60,4 +62,5 @@ def chunk_hashes_of(data: BytesLike, chunk_size_bytes: int, wait: Wait = unheede
     if STRETCH_BYTES % chunk_size_bytes:
         wait(len(data))
         return chunk_list(data, chunk_size_bytes)
-    return b"".join(chunk_list(stretch, chunk_size_bytes) for stretch in stretches(data, wait))
+    hashes = partial(chunk_list, chunk_size_bytes=chunk_size_bytes)
+    return b"".join(in_order(hashes, stretches(data, wait), threads_for_a_pass()))

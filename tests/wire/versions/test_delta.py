@@ -134,6 +134,20 @@ def test_an_invertible_delta_leads_both_ways(update: tuple[Table, bytes, bytes])
     assert state == old
 
 
+def test_several_threads_make_the_same_delta() -> None:
+    table = tensor_table([("a", "bfloat16", (5000,)), ("b", "float8_e4m3fn", (777,)), ("c", "float32", (300,))])
+    rng = np.random.default_rng(0)
+    old = rng.bytes(size_of(table))
+    new = bytearray(old)
+    for place in rng.choice(len(old), 200):
+        new[place] ^= 1
+    read: list[int] = []
+    pieces = encode_delta(table, old, new, invertible=True, before_reading=read.append, threads=3)
+    assert b"".join(pieces) == b"".join(encode_delta(table, old, new, invertible=True))
+    assert read == sorted(read)
+    assert read[-1] == len(new)
+
+
 def test_a_delta_with_whole_blocks_has_no_inverse() -> None:
     table = tensor_table([("w", "bfloat16", (5000,))])
     old, new = np.random.default_rng(0).bytes(10_000), bytes(10_000)
