@@ -15,8 +15,10 @@ import pytest
 from capacity.providers.base import WorkerTag
 from capacity.providers.config import KubernetesConfig
 from capacity.providers.kubernetes.objects import job_of
+from coordinator.config.checks import HttpCheck
 from coordinator.config.config import CoordinatorConfig
 from coordinator.gateway.config import GatewayConfig
+from coordinator.scorer.config import ScorerConfig
 from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
@@ -77,11 +79,56 @@ def test_gateways_find_the_core_and_peers_find_the_gateways() -> None:
     assert admitted[0]["podSelector"]["matchLabels"].items() <= pods.items()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_coordinators_and_scorers_find_each_other_and_have_the_same_secret(shared: bool) -> None:
+    advised = re.search(r"check = (\{ kind = \"http\", .+ \})", (CHART / "values.yaml").read_text())
+    assert advised is not None
+    check = advised[1].replace("RELEASE", "test")
+    task = f'[task]\nkind = "jsonl"\npath = "/data/problems.jsonl"\ncheck = {check}\n'
+    values: dict[str, Any] = {"coordinator__configuration": task, **(SHARED if shared else {})}
+    made = objects(scorers__replicas=3, networkPolicies__enabled=True, dataClaim="models", **values)
+    files = made["ConfigMap", "test-rollcast"]["data"]
+    asked = getattr(CoordinatorConfig.model_validate(tomllib.loads(files["coordinator.toml"])).task, "check", None)
+    scorer = ScorerConfig.model_validate(tomllib.loads(files["scorer.toml"]))
+    assert isinstance(asked, HttpCheck)
+    (port,) = made["Service", "test-rollcast-scorers"]["spec"]["ports"]
+    assert asked.url == f"http://test-rollcast-scorers:{port['port']}"
+    deployment = made["Deployment", "test-rollcast-scorer"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"name": port["targetPort"], "containerPort": scorer.serve.port}]
+    assert asked.secret_file == scorer.serve.secret_file == Path("/scorer/scorer.secret")
+    coordinators = "test-rollcast-coordinator" if shared else "test-rollcast"
+    for workload, name in ((deployment, "scorer"), (made["StatefulSet", coordinators], "coordinator")):
+        pod = workload["spec"]["template"]["spec"]
+        (holder,) = (one for one in pod["containers"] if one["name"] == name)
+        mounts = {mount["name"]: mount["mountPath"] for mount in holder["volumeMounts"]}
+        assert (mounts["scorer"], mounts["data"]) == ("/scorer", "/data")
+        (volume,) = (one for one in pod["volumes"] if one["name"] == "scorer")
+        assert volume["secret"]["secretName"] == "rollcast-scorer"
+    policy = made["NetworkPolicy", "test-rollcast-scorer"]["spec"]
+    for selector in (
+        policy["podSelector"]["matchLabels"],
+        made["Service", "test-rollcast-scorers"]["spec"]["selector"],
+    ):
+        assert selector.items() <= labels_of(deployment).items()
+    (rule,) = policy["ingress"]
+    asking = labels_of(made["StatefulSet", coordinators])
+    assert any(one["podSelector"]["matchLabels"].items() <= asking.items() for one in rule["from"])
+    assert rule["ports"] == [{"port": port["port"]}]
+
+
 def test_no_container_has_rights_that_it_does_not_need() -> None:
-    made = objects(peers__replicas=2, gateways__replicas=1)
-    sets = [one for (kind, _), one in made.items() if kind == "StatefulSet"]
-    containers = [container for one in sets for container in one["spec"]["template"]["spec"]["containers"]]
-    assert [container["name"] for container in containers] == ["gateway", "peer", "coordinator", "origin", "learner"]
+    made = objects(peers__replicas=2, gateways__replicas=1, scorers__replicas=1)
+    workloads = [one for (kind, _), one in made.items() if kind in ("StatefulSet", "Deployment")]
+    containers = [container for one in workloads for container in one["spec"]["template"]["spec"]["containers"]]
+    assert {container["name"] for container in containers} == {
+        "coordinator",
+        "gateway",
+        "learner",
+        "origin",
+        "peer",
+        "scorer",
+    }
     for container in containers:
         rights = container["securityContext"]
         assert rights["readOnlyRootFilesystem"] is rights["runAsNonRoot"] is True
@@ -342,6 +389,7 @@ def test_kubernetes_schemas_accept_every_object() -> None:
         "networkPolicies__enabled": True,
         "dataClaim": "data",
         "gateways__replicas": 2,
+        "scorers__replicas": 2,
     }
     for values in (everything, {**everything, **SHARED}):
         for one in objects(**values).values():

@@ -152,6 +152,7 @@ class Administrator:
             "Role": self._rbac.create_namespaced_role,
             "RoleBinding": self._rbac.create_namespaced_role_binding,
             "StatefulSet": AppsV1Api(self._client).create_namespaced_stateful_set,
+            "Deployment": AppsV1Api(self._client).create_namespaced_deployment,
         }
         for one in made:
             await create[one["kind"]](NAMESPACE, one, dry_run="All")

@@ -42,8 +42,9 @@ class Place:
 
 def chart_objects(**more: str) -> list[dict[str, Any]]:
     chart = ROOT / "deploy" / "helm" / "rollcast"
-    values = {"workers__enabled": True, "networkPolicies__enabled": True, "peers__replicas": 2, "dataClaim": "data"}
-    return Chart(chart, **values, **more).documents()
+    flags = {"workers__enabled": True, "networkPolicies__enabled": True, "dataClaim": "data"}
+    replicas = {"gateways__replicas": 2, "peers__replicas": 2, "scorers__replicas": 2}
+    return Chart(chart, **flags, **replicas, **more).documents()
 
 
 @pytest.fixture
