@@ -166,17 +166,17 @@ def _has_slot(state: RelayState) -> bool:
     if state.uplink.chunk_s <= 0.0:
         return True
     since_s = _moving_since_s(state)
-    moving = sum(bool(one.in_transport) and one.given_at_s >= since_s for one in state.links.values())
-    return moving < _slots(state)
+    given = [one.given_at_s for one in state.links.values() if one.in_transport and one.given_at_s >= since_s]
+    return not given or len(given) < _slots(state.uplink.chunk_s_at_least(min(given), state.now_s))
 
 
-def _slots(state: RelayState) -> float:
-    return max(_SLOTS_LEAST, _AHEAD_S / state.uplink.chunk_s)
+def _slots(chunk_s: float) -> float:
+    return max(_SLOTS_LEAST, _AHEAD_S / chunk_s)
 
 
 def _moving_since_s(state: RelayState) -> float:
     """Return the time since when a link whose chunk has not left would wait for the other end, not for this uplink."""
-    return state.now_s - _STUCK_TIMES * _slots(state) * state.uplink.chunk_s
+    return state.now_s - _STUCK_TIMES * _slots(state.uplink.chunk_s) * state.uplink.chunk_s
 
 
 def _send_push(state: RelayState, link: LinkState) -> bool:

@@ -19,6 +19,10 @@ _LARGEST = 4096.0
 _BASE_GROWTH = 1.25
 _SMOOTHING = 0.2
 _PACE_SMOOTHING = 0.1
+# Chunks that take this many times as long as usual count for more: the uplink may have become slow, and would be given
+# chunks for many links until that is learned, behind which its own requests and reports wait.
+_SLOWER_TIMES = 2.0
+_SLOWER_SMOOTHING = 0.5
 # A chunk is late after this many smoothed service times.
 _LATE_SERVICES = 4.0
 
@@ -99,7 +103,19 @@ class UplinkPace:
         """An idle uplink is given a chunk."""
         self._since_s = now
 
+    def chunk_s_at_least(self, given_at_s: float, now: float) -> float:
+        """Return how long a chunk takes now: as before, or longer if none has left for longer.
+
+        Args:
+            given_at_s: when a chunk that has not left was given to the uplink.
+        """
+        return max(self.chunk_s, now - max(self._since_s, given_at_s))
+
     def left(self, now: float) -> None:
         """A chunk left."""
-        self.chunk_s += (_PACE_SMOOTHING if self.chunk_s else 1.0) * (now - self._since_s - self.chunk_s)
-        self._since_s = now
+        took_s, self._since_s = now - self._since_s, now
+        if not self.chunk_s:
+            self.chunk_s = took_s
+            return
+        slower = took_s > _SLOWER_TIMES * self.chunk_s
+        self.chunk_s += (_SLOWER_SMOOTHING if slower else _PACE_SMOOTHING) * (took_s - self.chunk_s)

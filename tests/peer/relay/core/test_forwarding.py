@@ -186,6 +186,19 @@ def test_a_slow_uplink_serves_few_links_at_a_time() -> None:
     assert [one.link for one in steps.sent(first[0]) if isinstance(one, SendChunk)] == [OTHER + 4]
 
 
+def test_an_uplink_that_collapses_is_given_no_more_before_it_shows_how_slow_it_is() -> None:
+    children = {OTHER + number: f"child-{number}" for number in range(1, 7)}
+    steps = relay(*children.values())
+    for link, name in children.items():
+        steps.up(link, name)
+    steps.state.uplink.chunk_s = 0.005
+    assert len(steps.chunk(ORIGIN, 0, MINE)) == 6
+    steps.now += 0.05
+    assert steps.tell(RequestReceived(LinkId(OTHER), KEY, (0,))) == []
+    answers = [one for link in (1, 2, 3) for one in steps.sent(OTHER + link)]
+    assert answer(OTHER, 0) in answers
+
+
 def test_a_link_that_takes_nothing_leaves_its_turn_to_others() -> None:
     children = {OTHER + number: f"child-{number}" for number in range(1, 7)}
     steps = relay(*children.values())

@@ -168,3 +168,28 @@ def test_the_pace_of_an_uplink_leaves_out_the_time_without_chunks() -> None:
         for number in range(1, 4):
             pace.left(start + 0.5 * number)
     assert pace.chunk_s == pytest.approx(0.5)
+
+
+def test_an_uplink_from_which_nothing_leaves_is_as_slow_as_that_shows() -> None:
+    pace = UplinkPace()
+    pace.begins(0.0)
+    pace.left(0.5)
+    assert pace.chunk_s_at_least(0.0, 0.7) == pytest.approx(0.5)
+    assert pace.chunk_s_at_least(0.0, 2.0) == pytest.approx(1.5)
+    assert pace.chunk_s_at_least(1.9, 2.0) == pytest.approx(0.5), "the chunk has only just been given to it"
+
+
+def test_an_uplink_that_collapses_is_known_to_be_slow_after_two_chunks() -> None:
+    pace, now = UplinkPace(), 0.0
+    pace.begins(now)
+    for _ in range(20):
+        now += 0.005
+        pace.left(now)
+    for _ in range(2):
+        now += 0.05
+        pace.left(now)
+    assert pace.chunk_s >= 0.025
+    for _ in range(40):
+        now += 0.005
+        pace.left(now)
+    assert pace.chunk_s <= 0.006
