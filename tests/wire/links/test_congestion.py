@@ -31,6 +31,20 @@ def test_losses_of_full_queues_and_few_losses_change_nothing() -> None:
         assert not choice.bbr
 
 
+def test_a_queue_of_a_tenth_of_the_path_counts() -> None:
+    choice = CongestionChoice()
+    assert looks(choice, lost=0.01, rtt_s=LEAST_S + 0.025) == 0.0
+
+
+def test_one_burst_of_losses_changes_nothing() -> None:
+    """The end of slow start overflows a queue before the round trips show it."""
+    choice = CongestionChoice()
+    for number in range(40):
+        lost = 0 if number < 2 else 40
+        assert not choice.look(PathFigures(300 * number, lost, LEAST_S, LEAST_S), number / 4)
+    assert not choice.bbr
+
+
 def test_the_share_falls_again_when_the_path_is_clean() -> None:
     choice = CongestionChoice()
     looks(choice, lost=0.01, rtt_s=LEAST_S)
@@ -43,8 +57,8 @@ def test_the_share_falls_again_when_the_path_is_clean() -> None:
 def test_a_queue_counts_by_its_mean_and_by_the_length_of_the_path() -> None:
     far = CongestionChoice()
     for number in range(20):
-        far.look(PathFigures(100 * number, number, 0.33, 0.3), number / 4)
-    assert far.bbr, "30 ms are little on a path of 300 ms"
+        far.look(PathFigures(100 * number, number, 0.325, 0.3), number / 4)
+    assert far.bbr, "25 ms are little on a path of 300 ms"
     near = CongestionChoice()
     for number in range(20):
         near.look(PathFigures(100 * number, number, 0.01 + 0.04 * (number % 2), 0.01), number / 4)
@@ -58,5 +72,5 @@ def test_a_queue_counts_by_its_mean_and_by_the_length_of_the_path() -> None:
 def test_the_systems_control_gets_another_chance_after_ten_minutes() -> None:
     choice = CongestionChoice()
     looks(choice, lost=0.01, rtt_s=LEAST_S)
-    assert choice.look(PathFigures(10_000_000, 100_000, LEAST_S, LEAST_S), 700.0)
+    assert looks(choice, lost=0.01, rtt_s=LEAST_S, start_s=700.0)
     assert not choice.bbr
