@@ -4,9 +4,9 @@ The clock runs from the coordinator's log entry of the announcement to each peer
 whose state hash it has then checked. All daemons log by the same machine's clock. The result differs from the
 coordinator's own T_bcast (``reported_s``) only by the travel time of the peers' messages.
 
-The first version warms connections up and lets the relays' rates be measured; it does not count. Where the case has
-trouble, broadcasts with and without it alternate through the same daemons, and one that does not count follows each
-trouble.
+The first two versions warm connections up and let the rates of relays and receivers be measured; they do not count.
+Where the case has trouble, broadcasts with and without it alternate through the same daemons, and one that does not
+count follows each trouble.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
         RollcastError: a daemon ended, or a version did not arrive in time.
     """
     with _running(case, Daemons) as run:
+        run.clean()
         run.clean()
         while True:
             yield run.clean()

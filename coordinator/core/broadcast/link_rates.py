@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from coordinator.core.events.events import PeerFacts
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Version
 
 _IDENTITIES_KEPT = 16384  # identities whose rates are remembered, those of peers that left included
 _TRUSTED_AFTER_S = 0.25  # seconds of full uplink after which a measurement's confidence is 0.5
@@ -15,10 +15,13 @@ _HALF_LIFE_S = 1800.0  # of confidence: home links change with the hour
 _CONFIDENCE_MIN = 0.05  # below it a rate counts as unknown
 _NEWER_S = 0.25  # two heartbeats whose ages place a measurement closer together report the same one
 # A peer whose fastest second stays below this share of what fast receivers of the same broadcasts had is limited by
-# its downlink. All that keep up receive at one rate, so a lower one is no accident.
+# its downlink, if it has done so in several: all that keep up receive at one rate, once relays' rates are known.
 _SLOW_DOWNLINK_SHARE = 0.85
 _FAST_RECEIVERS_QUANTILE = 0.75
 _RECEIVERS_MIN = 3  # with fewer the others' rates say little
+# In the first broadcast of a run relays' rates are unknown, and members receive at different rates for other reasons.
+_BROADCASTS_MIN = 2
+_LASTED_S = 2.0  # a broadcast that brought less than the fastest second's bytes for this long shows no rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,9 @@ class _Record:
     weight: float = 0.0  # confidence at the time of measurement
     measured_at: float = 0.0  # on the core's clock
     downlink: float = 0.0  # fastest second of receiving
+    broadcasts: int = 0  # that showed how fast it receives
+    receiving: Version | None = None
+    received_bytes: int = 0  # when it last ended receiving a version
     rtt_s: float = 0.0
     probe_id: int = 0
 
@@ -64,7 +70,7 @@ class LinkRates:
             while len(self._records) > _IDENTITIES_KEPT:
                 self._records.popitem(last=False)
         self._records.move_to_end(peer_id)
-        record.downlink = facts.downlink_bytes_per_second
+        self._received(record, facts)
         if facts.links:
             rtts = [link.rtt_s for link in facts.links if link.rtt_s > 0]
             record.rtt_s = median(rtts) if rtts else record.rtt_s
@@ -73,6 +79,18 @@ class LinkRates:
         is_newer = record.uplink == 0 or measured_at > record.measured_at + _NEWER_S
         if facts.uplink_bytes_per_second > 0 and facts.uplink_measured_s > 0 and is_newer:
             self._measured(record, facts, measured_at)
+
+    @staticmethod
+    def _received(record: _Record, facts: PeerFacts) -> None:
+        """Take over the rate of receiving, and count the broadcasts that showed it."""
+        record.downlink = facts.downlink_bytes_per_second
+        received_bytes = facts.chunk_bytes_from_origin + facts.chunk_bytes_from_peers
+        if received_bytes < record.received_bytes:  # the peer's process began anew
+            record.received_bytes = 0
+        if record.receiving not in (None, facts.receiving_version):
+            record.broadcasts += received_bytes - record.received_bytes >= _LASTED_S * record.downlink
+            record.received_bytes = received_bytes
+        record.receiving = facts.receiving_version
 
     @staticmethod
     def _measured(record: _Record, facts: PeerFacts, measured_at: float) -> None:
@@ -94,7 +112,7 @@ class LinkRates:
         """Return the estimates for a peer's links; its uplink is bounded by its owner's cap (0: none)."""
         record = self._records.get(peer_id) or _Record()
         uplink, confidence = self.uplink(peer_id, now, upload_cap_bytes_per_second=upload_cap_bytes_per_second)
-        slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._fast_downlink
+        slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._fast_downlink and record.broadcasts >= _BROADCASTS_MIN
         downlink = record.downlink if slow else None
         return LinkEstimate(uplink, confidence, now - record.measured_at, downlink, record.rtt_s)
 

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 BBR = "bbr"
 _LOST_LEAST = 3  # fewer losses may be chance
-_LOSSY_LOOKS_LEAST = 2  # a full queue, that of slow start too, loses many packets at once, a lossy path a few again and again
+# A full queue, that at the end of slow start too, loses many packets at once; a lossy path a few again and again.
+_LOSSY_LOOKS_LEAST = 2
 # Cubic feels losses from about this share on: at 80 ms it carries 6 Mbit/s.
 _LOSSY_SHARE = 0.002
 _LOOKS_LEAST = 4  # fewer are no sample of the round trips
 _SEGMENTS_MOST = 2_000  # if losses have not come again and again among these, counting restarts
-_QUEUE_S_MOST = 0.015  # round trips longer than the shortest by this and by
-_QUEUE_SHARE_MOST = 0.10  # this share of it have waited in a queue; queues of 50 ms were seen as 24 to 57 ms, noise as 10
+# Round trips longer than the shortest by this and by this share of it have waited in a queue. Queues of 50 ms showed as
+# 24 to 57 ms on the mean, and paths without queues as up to 8.
+_QUEUE_S_MOST = 0.015
+_QUEUE_SHARE_MOST = 0.10
 # On shorter paths cubic recovers soon, and segments that seem lost are those of a process that had no processor.
 _RTT_S_LEAST = 0.005
 _BBR_S = 600.0  # paths change: after this long the system's control gets another chance
@@ -67,13 +70,13 @@ class CongestionChoice:
         self._lossy_looks += path.lost_segments > self._lost_before
         self._lost_before = path.lost_segments
         sent, lost = path.sent_segments - self._counted[0], path.lost_segments - self._counted[1]
-        losses_repeat = lost >= _LOST_LEAST and self._lossy_looks >= _LOSSY_LOOKS_LEAST
-        if self._looks < _LOOKS_LEAST or not losses_repeat and sent < _SEGMENTS_MOST:
+        repeated = lost >= _LOST_LEAST and self._lossy_looks >= _LOSSY_LOOKS_LEAST
+        if self._looks < _LOOKS_LEAST or (not repeated and sent < _SEGMENTS_MOST):
             return False
         before, self.lost_share = self.bbr, max(0, lost) / max(1, sent)
         if self.bbr:
             self.bbr = now - self._since_s < _BBR_S
-        elif losses_repeat and self.lost_share >= _LOSSY_SHARE and path.least_rtt_s >= _RTT_S_LEAST and not self._queues:
+        elif repeated and self.lost_share >= _LOSSY_SHARE and path.least_rtt_s >= _RTT_S_LEAST and not self._queues:
             self.bbr, self._since_s = True, now
         self._counted = path.sent_segments, path.lost_segments
         self._waited_s = self._shortest_s = 0.0

@@ -11,7 +11,7 @@ from coordinator.core.broadcast.link_rates import LinkRates
 from coordinator.core.broadcast.probing import ProbeSettings, Probing
 from coordinator.core.events.actions import SendProbe
 from coordinator.core.events.events import LinkFacts, PeerFacts
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Version
 from tests.coordinator.core_world import heartbeat
 
 A = PeerId("a")
@@ -81,14 +81,46 @@ def test_an_estimate_stays_within_its_owners_cap() -> None:
     assert rates.estimate(A, 0.0, upload_cap_bytes_per_second=400.0).uplink_bytes_per_second == 100.0
 
 
+def receive(rates: LinkRates, name: str, rate: float, *, broadcasts: int, seconds: float = 5.0) -> None:
+    """Let a peer receive versions, each for that many seconds at this rate, and say so in heartbeats."""
+    for version in range(broadcasts):
+        for had, receiving in ((version, Version(version)), (version + 1, None)):
+            beat = msgspec.structs.replace(
+                facts(downlink=rate), receiving_version=receiving, chunk_bytes_from_peers=int(had * seconds * rate)
+            )
+            rates.observe(PeerId(name), beat, 0.0)
+
+
+FIVE = (("a", 30.0), ("b", 80.0), ("c", 90.0), ("d", 100.0), ("e", 110.0))
+
+
 def test_a_downlink_limits_only_where_fast_receivers_get_more() -> None:
     rates = LinkRates()
-    for name, rate in (("a", 30.0), ("b", 80.0), ("c", 90.0), ("d", 100.0), ("e", 110.0)):
-        rates.observe(PeerId(name), facts(downlink=rate), 0.0)
+    for name, rate in FIVE:
+        receive(rates, name, rate, broadcasts=2)
     assert rates.estimate(A, 0.0).downlink_bytes_per_second is None  # nobody has compared yet
     rates.settle()
     limits = {name: rates.estimate(PeerId(name), 0.0).downlink_bytes_per_second for name in "abcde"}
     assert limits == {"a": 30.0, "b": 80.0, "c": None, "d": None, "e": None}
+
+
+def test_one_broadcast_or_one_of_a_moment_shows_no_downlink() -> None:
+    once, moments = LinkRates(), LinkRates()
+    for name, rate in FIVE:
+        receive(once, name, rate, broadcasts=1)
+        receive(moments, name, rate, broadcasts=10, seconds=0.5)
+    for rates in (once, moments):
+        rates.settle()
+        assert rates.estimate(A, 0.0).downlink_bytes_per_second is None
+
+
+def test_a_peer_whose_process_began_anew_is_counted_on() -> None:
+    rates = LinkRates()
+    for _ in range(2):
+        for name, rate in FIVE:
+            receive(rates, name, rate, broadcasts=1)
+    rates.settle()
+    assert rates.estimate(A, 0.0).downlink_bytes_per_second == 30.0
 
 
 def test_round_trips_are_the_median_of_links_and_probes_the_last_one() -> None:
