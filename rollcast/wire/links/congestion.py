@@ -10,6 +10,7 @@ the shortest one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakSet
 
 BBR = "bbr"
 _LOST_LEAST = 3  # fewer losses may be chance
@@ -45,10 +46,36 @@ class PathFigures:
     least_rtt_s: float = 0.0
 
 
-class CongestionChoice:
-    """Decides for one link whether it uses BBR in place of the system's congestion control."""
+class UplinkChoices:
+    """The choices of all links of one process, which share its uplink."""
 
     def __init__(self) -> None:
+        self._choices: WeakSet[CongestionChoice] = WeakSet()
+
+    def add(self, choice: CongestionChoice) -> None:
+        """Count a link's choice for as long as the link lives."""
+        self._choices.add(choice)
+
+    @property
+    def mostly_bbr(self) -> bool:
+        """Whether more than half of the links that were judged use BBR."""
+        judged = [choice.bbr for choice in self._choices if choice.judged]
+        return 2 * sum(judged) > len(judged)
+
+
+class CongestionChoice:
+    """Decides for one link whether it uses BBR in place of the system's congestion control.
+
+    Args:
+        beside: the choices of the links that share the uplink. Where most use BBR, a queue is theirs, and the link
+            that leaves them the path because of its losses gets next to nothing.
+    """
+
+    def __init__(self, beside: UplinkChoices | None = None) -> None:
+        self._beside = beside or UplinkChoices()
+        self._beside.add(self)
+        self.judged = False
+        """Whether the link has sent enough to be judged."""
         self.bbr = False
         """Whether the link should use BBR now."""
         self.lost_share = 0.0
@@ -73,7 +100,7 @@ class CongestionChoice:
         repeated = lost >= _LOST_LEAST and self._lossy_looks >= _LOSSY_LOOKS_LEAST
         if self._looks < _LOOKS_LEAST or (not repeated and sent < _SEGMENTS_MOST):
             return False
-        before, self.lost_share = self.bbr, max(0, lost) / max(1, sent)
+        before, self.judged, self.lost_share = self.bbr, True, max(0, lost) / max(1, sent)
         if self.bbr:
             self.bbr = now - self._since_s < _BBR_S
         elif repeated and self.lost_share >= _LOSSY_SHARE and path.least_rtt_s >= _RTT_S_LEAST and not self._queues:
@@ -85,6 +112,8 @@ class CongestionChoice:
 
     @property
     def _queues(self) -> bool:
-        """Whether the round trips since counting began have waited in queues."""
+        """Whether the round trips since counting began have waited in queues that losses may come from."""
+        if self._beside.mostly_bbr:
+            return False
         waited_s, shortest_s = self._waited_s / self._looks, self._shortest_s / self._looks
         return waited_s > max(_QUEUE_S_MOST, _QUEUE_SHARE_MOST * shortest_s)

@@ -6,7 +6,7 @@ import socket
 
 import structlog
 
-from rollcast.wire.links.congestion import BBR, CongestionChoice
+from rollcast.wire.links.congestion import BBR, CongestionChoice, UplinkChoices
 from rollcast.wire.links.tcp import (
     AUTO,
     UNCAPPED,
@@ -28,6 +28,7 @@ _LOOK_EVERY_S = 0.25
 # small segments would cost a fifth of the processor time of a link.
 _PACED_FROM_RTT_S = 0.001
 _PACED_BYTES_PER_SECOND_MOST = 1 << 40
+_UPLINK = UplinkChoices()  # that of this process
 _GAP_S = 1.0  # bytes that come after a longer pause do not show how fast the link is
 
 
@@ -38,7 +39,7 @@ class LinkSteering:
         self._sock = sock
         self._auto = options.congestion_control == AUTO
         self._unpaced = options.pacing_bytes_per_second >= UNCAPPED
-        self._choice = CongestionChoice()
+        self._choice = CongestionChoice(_UPLINK)
         self._sent_look_s = 0.0
         self._window_bytes = WINDOW_BYTES
         self._received_look_s = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollcast.wire.links.congestion import CongestionChoice, PathFigures
+from rollcast.wire.links.congestion import CongestionChoice, PathFigures, UplinkChoices
 
 LEAST_S = 0.08
 
@@ -43,6 +43,19 @@ def test_one_burst_of_losses_changes_nothing() -> None:
         lost = 0 if number < 2 else 40
         assert not choice.look(PathFigures(300 * number, lost, LEAST_S, LEAST_S), number / 4)
     assert not choice.bbr
+
+
+def test_where_most_links_of_an_uplink_use_bbr_a_queue_counts_no_more() -> None:
+    uplink = UplinkChoices()
+    first, second, third, clean = (CongestionChoice(uplink) for _ in range(4))
+    assert looks(first, lost=0.01, rtt_s=LEAST_S + 0.05) == 0.0, "no other has changed"
+    for one in (second, third):
+        assert looks(one, lost=0.01, rtt_s=LEAST_S) > 0.0
+    assert looks(clean, lost=0.0, rtt_s=LEAST_S + 0.05) == 0.0
+    assert not uplink.mostly_bbr, "two of four"
+    del clean
+    assert uplink.mostly_bbr
+    assert looks(first, lost=0.01, rtt_s=LEAST_S + 0.05, start_s=30.0) > 0.0
 
 
 def test_the_share_falls_again_when_the_path_is_clean() -> None:
