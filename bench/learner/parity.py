@@ -25,7 +25,8 @@ import numpy as np
 from bench.machine import Outcome
 from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.hub.config import model_config
+from rollcast.policy.hub.load import load_params
 from rollcast.policy.params import Params, bind
 from rollcast.policy.sampling.kv_cache import empty_pages, extend
 from rollcast.runtime.errors import MissingExtra

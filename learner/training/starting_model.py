@@ -12,7 +12,8 @@ import numpy as np
 
 from learner.config import LearnerConfig
 from rollcast.policy.config import ModelConfig, adapted
-from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.hub.config import model_config
+from rollcast.policy.hub.load import load_params
 from rollcast.policy.params import Params, Place, abstract_params, initial_params
 from rollcast.policy.shapes import parameter_count
 from rollcast.runtime.errors import ConfigError, ModelError

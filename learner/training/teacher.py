@@ -16,7 +16,7 @@ from learner.training.micro_batches import FloatArray, ForwardPasses, forward_of
 from learner.training.packing import PackedBatch
 from learner.training.starting_model import folder_params
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hub.load import model_config
+from rollcast.policy.hub.config import model_config
 from rollcast.policy.logprobs import TokenStatistics, completion_logprobs
 from rollcast.policy.params import Params
 

@@ -264,7 +264,7 @@ def _whole(path: Path, settings: tuple[str, ...]) -> Any:
 
 
 def _model(learner: Any, setting: str = "learner.model") -> ModelConfig:
-    from rollcast.policy.hub.load import model_config
+    from rollcast.policy.hub.config import model_config
 
     model = cast(ModelConfig, learner.model)
     if learner.init_from is not None and learner.init_from.is_dir():

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from rollcast.policy.config import Llama3Scaling, ModelConfig, YarnScaling
 from rollcast.runtime.errors import ModelError
+from rollcast.wire.text.model_folder import CONFIG, ModelFolder
 
 #: The Hub's architecture by model_type.
 FAMILIES = {
@@ -41,6 +43,15 @@ _REQUIRED_OF_EXPERTS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"}
 _ROPE_KEYS |= {"original_max_position_embeddings", "partial_rotary_factor", "attention_factor", "beta_fast"}
 _ROPE_KEYS |= {"beta_slow", "mscale", "mscale_all_dim", "truncate"}
+
+
+def model_config(folder: Path, **precision: Any) -> ModelConfig:
+    """Return the architecture of the model in a folder; ``precision``: the fields that no config.json has.
+
+    Raises:
+        ModelError: there is no config.json, or its architecture is not supported.
+    """
+    return read_config(ModelFolder(folder).read_json(CONFIG), str(folder / CONFIG), **precision)
 
 
 def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> ModelConfig:

@@ -17,12 +17,11 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hub.config import read_config
 from rollcast.policy.hub.names import hf_names, hf_shape, is_transposed, may_be_ignored
 from rollcast.policy.params import Params, Place
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
-from rollcast.wire.text.model_folder import CONFIG, ModelFolder, PlacedTensor
+from rollcast.wire.text.model_folder import ModelFolder, PlacedTensor
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
@@ -31,20 +30,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-def model_config(folder: Path, **precision: Any) -> ModelConfig:
-    """Return the architecture of the model in a folder; ``precision``: the fields that no config.json has.
-
-    Raises:
-        ModelError: there is no config.json, or its architecture is not supported.
-    """
-    return read_config(ModelFolder(folder).read_json(CONFIG), str(folder / CONFIG), **precision)
-
-
 def load_params(config: ModelConfig, folder: Path, place: Place | None = None) -> Params:
     """Load float32 parameters by our names, from model.safetensors or the files of its index.
 
     Args:
-        config: the configuration of this model; see model_config.
+        config: the configuration of this model; see rollcast.policy.hub.config.
         folder: the folder with the files.
         place: places each tensor; None: on the default device.
 

@@ -12,7 +12,8 @@ from learner.evaluation.export import export
 from learner.publishing.versions import RetainedVersions
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.hub.config import model_config
+from rollcast.policy.hub.load import load_params
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import CheckpointError, ModelError

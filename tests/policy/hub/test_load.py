@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.hub.config import model_config
+from rollcast.policy.hub.load import load_params
 from rollcast.policy.hub.names import hf_names, is_transposed
 from rollcast.policy.hub.save import save_model
 from rollcast.runtime.errors import ModelError

@@ -17,7 +17,8 @@ from peer.engines.sglang.config import SglangConfig
 from peer.engines.sglang.engine import SglangEngine
 from peer.engines.sglang.version_folders import label_of
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.hub.config import model_config
+from rollcast.policy.hub.load import load_params
 from rollcast.policy.snapshot import views
 from rollcast.runtime.errors import MalformedMessage, ModelError, Unreachable
 from rollcast.wire.versions.records import VersionRecord
