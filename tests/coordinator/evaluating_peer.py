@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
-from tests.coordinator.running import Member, Running, answer, rollout, version
+from tests.coordinator.running import WAIT_S, Member, Running, answer, rollout, version
 
 
 @asynccontextmanager
@@ -45,12 +45,22 @@ async def evaluate_all(peer: Member, tokenizer: Tokenizer, samples: int) -> None
         if not rollouts:
             continue
 
-        async def upload(items: list[pb.Rollout] = rollouts) -> AsyncIterator[pb.RolloutUpload]:
-            yield pb.RolloutUpload(rollouts=items)
-
-        reply = await peer.stub.UploadRollouts(upload())
-        assert all(one.accepted for one in reply.verdicts), [one.reason for one in reply.verdicts]
+        await _upload(peer, rollouts)
         done += len(rollouts)
+
+
+async def _upload(peer: Member, rollouts: list[pb.Rollout]) -> None:
+    """Upload rollouts, and repeat those refused as busy: a coordinator whose event loop is late takes none."""
+
+    async def uploads() -> AsyncIterator[pb.RolloutUpload]:
+        yield pb.RolloutUpload(rollouts=rollouts)
+
+    async with asyncio.timeout(WAIT_S):
+        while rollouts:
+            verdicts = (await peer.stub.UploadRollouts(uploads())).verdicts
+            refused = [one.reason for one in verdicts if not one.accepted]
+            assert set(refused) <= {"busy"}, refused
+            rollouts = [item for item, verdict in zip(rollouts, verdicts, strict=True) if not verdict.accepted]
 
 
 async def ended(learner: Member, request: pb.EvaluationRequest) -> pb.EvaluationReply:

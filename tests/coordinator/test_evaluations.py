@@ -13,8 +13,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.coordinator.evaluating_peer import ended, evaluate_all, published
 from tests.coordinator.running import changed, running
 
-#: So that a peer alone may hold all that a test asks for.
-LEASES = changed(lease={"evaluation_share": 1.0})
+#: So that a peer alone may hold all that a test asks for, and keeps its leases on a busy machine without a heartbeat.
+LEASES = changed(lease={"evaluation_share": 1.0}, membership={"heartbeat_timeout_s": 60.0})
 
 
 async def test_the_learner_gets_the_scores_of_what_peers_generated(tmp_path: Path) -> None:
