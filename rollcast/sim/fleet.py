@@ -31,6 +31,10 @@ from rollcast.sim.versions import Signer
 from rollcast.sim.world import Ground
 from rollcast.wire.ids import PeerId
 
+#: Gets the share of a simulation that is done.
+Progress = Callable[[float], None]
+_PARTS = 100  # of a simulation whose progress is shown
+
 RESTART_S = 1.0  # seconds from the end of a process to its next start, unless a fault sets another time
 
 
@@ -107,10 +111,15 @@ class Fleet:
         """Return the coordinator that leads, or led last."""
         return max(self.coordinators, key=lambda one: one.epoch)
 
-    def run(self, seconds: float) -> None:
-        """Advance virtual time by ``seconds``."""
+    def run(self, seconds: float, progress: Progress | None = None) -> None:
+        """Advance virtual time by ``seconds``; ``progress`` gets the share done so far, a hundred times."""
         agenda = self.ground.agenda
-        agenda.run(agenda.now + seconds)
+        begin_s, end_s = agenda.now, agenda.now + seconds
+        if progress is not None:
+            for part in range(1, _PARTS):
+                agenda.run(begin_s + seconds * part / _PARTS)
+                progress(part / _PARTS)
+        agenda.run(end_s)
 
     # ---------------------------------------------------------------- ends and starts
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.events.prices import ActivationSettings
-from coordinator.core.staleness.policy import LatePolicy
+from coordinator.core.staleness.policy import LatePolicy, PacingRule
 from rollcast.sim.kernel.network import Line, Weather
 from rollcast.wire.rollouts import AtVersionSwap
 

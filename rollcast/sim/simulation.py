@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.core.events.events import RunEnded
 from rollcast.sim.faults import Faults
-from rollcast.sim.fleet import Fleet
+from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.judge.verdicts import Violation
 from rollcast.sim.scenario import GAP_S, SECONDS, standard
 from rollcast.sim.settings import FleetSettings
@@ -77,6 +77,7 @@ def simulate(
     faults: Sequence[str] | None = None,
     gap_s: float = GAP_S,
     warm_up_s: float = 10.0,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Simulate one fleet for ``seconds`` of virtual time, then end its run and check that the accounts close.
 
@@ -84,9 +85,10 @@ def simulate(
         faults: the kinds of faults to inject; empty injects all kinds, None injects no fault.
         gap_s: mean time between two faults, in virtual seconds.
         warm_up_s: virtual seconds before the first fault.
+        progress: gets the share of ``seconds`` that is done.
     """
     with rare_collections():
-        return _simulate(settings, seed, seconds, faults, gap_s, warm_up_s)
+        return _simulate(settings, seed, seconds, faults, gap_s, warm_up_s, progress)
 
 
 @contextmanager
@@ -101,7 +103,13 @@ def rare_collections() -> Iterator[None]:
 
 
 def _simulate(
-    settings: FleetSettings, seed: int, seconds: float, faults: Sequence[str] | None, gap_s: float, warm_up_s: float
+    settings: FleetSettings,
+    seed: int,
+    seconds: float,
+    faults: Sequence[str] | None,
+    gap_s: float,
+    warm_up_s: float,
+    progress: Progress | None,
 ) -> Outcome:
     started_s = time.process_time()
     fleet = Fleet(settings, seed)
@@ -109,9 +117,9 @@ def _simulate(
     happened: list[str] = []
     try:
         if faults is None:
-            fleet.run(seconds)
+            fleet.run(seconds, progress)
         else:
-            happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s)
+            happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s, progress)
         ran_s = agenda.now
         _end(fleet)
     except _BUGS as error:  # a core raised an error that it must never raise: a finding, which must not end the search
@@ -155,7 +163,9 @@ def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool
     return simulate(settings, seed, seconds=SECONDS, faults=faults)
 
 
-def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float) -> list[str]:
+def _with_faults(
+    fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float, progress: Progress | None
+) -> list[str]:
     """Inject faults for ``seconds``, then wait for the next step, no longer than invariant I10 allows.
 
     Returns:
@@ -164,7 +174,7 @@ def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: floa
     agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
     injected = Faults(fleet, names)
     injected.schedule(warm_up_s, seconds, gap_s)
-    fleet.run(seconds + 1e-6)
+    fleet.run(seconds + 1e-6, progress)
 
     def judged() -> bool:
         late = agenda.now > oracle.resume_by_s(seconds)

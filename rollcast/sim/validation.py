@@ -13,7 +13,7 @@ from capacity.model.useful_rate import swap_s
 from capacity.model.workers import Speed, Worker
 from capacity.planner.plans import Expected, Plan
 from capacity.predict.prediction import STEPS, WARM_UP_STEPS, Prediction, predict
-from rollcast.sim.fleet import Fleet
+from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.kernel.network import Line
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
@@ -82,12 +82,15 @@ class Kept:
         return own | self.validation.to_json()
 
 
-def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, tolerance: float = 0.07) -> Kept:
+def validate_plan(
+    plan: Plan, *, seed: int, steps: int = STEPS, tolerance: float = 0.07, progress: Progress | None = None
+) -> Kept:
     """Simulate the run that a plan promises: its workers, lengths, groups and conduct, under the real cores.
 
     Args:
         steps: learner steps that are measured after a warm-up.
         tolerance: share by which utilisation may be below the promise, and T_bcast and mean age above it.
+        progress: gets the share of the measured steps that is done.
 
     Raises:
         ValueError: the plan chose no worker, or promises nothing.
@@ -95,7 +98,7 @@ def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, tolerance: float
     if plan.expected is None:
         raise ValueError("the plan states nothing that a run could be compared with")
     workers_on = [(one.worker, one.speed) for one in plan.chosen if one.speed is not None]
-    found = validate(plan.demand, workers_on, plan.demand.conduct, seed=seed, steps=steps)
+    found = validate(plan.demand, workers_on, plan.demand.conduct, seed=seed, steps=steps, progress=progress)
     return Kept(found, plan.expected, plan.staleness_needed, _broken(plan, plan.expected, found, tolerance))
 
 
@@ -137,6 +140,7 @@ def validate(
     seed: int,
     warm_up_steps: int = WARM_UP_STEPS,
     steps: int = STEPS,
+    progress: Progress | None = None,
 ) -> Validation:
     """Predict the figures of a run with these workers, simulate the run, and return both.
 
@@ -147,13 +151,20 @@ def validate(
         raise ValueError("the plan has no workers to simulate")
     predicted = predict(demand, workers_on, conduct, warm_up_steps=warm_up_steps, steps=steps)
     simulated, violations = simulate_workers(
-        demand, workers_on, conduct, seed=seed, warm_up_steps=warm_up_steps, steps=steps
+        demand, workers_on, conduct, seed=seed, warm_up_steps=warm_up_steps, steps=steps, progress=progress
     )
     return Validation(seed, len(workers_on), warm_up_steps, steps, predicted, simulated, violations)
 
 
 def simulate_workers(
-    demand: Demand, workers_on: WorkersOn, conduct: Conduct, *, seed: int, warm_up_steps: int, steps: int
+    demand: Demand,
+    workers_on: WorkersOn,
+    conduct: Conduct,
+    *,
+    seed: int,
+    warm_up_steps: int,
+    steps: int,
+    progress: Progress | None = None,
 ) -> tuple[Prediction, int]:
     """Simulate the workers. Returns the measured figures and the number of broken invariants."""
     fleet = Fleet(fleet_settings(demand, workers_on, conduct), seed)
@@ -161,7 +172,7 @@ def simulate_workers(
     oracle, tables = fleet.ground.oracle, fleet.coordinator.tables
     fleet.run(warm_up_steps * demand.t_train_s)
     before, ages, stepped = tables.counts(), dict(oracle.ages), (oracle.steps, oracle.last_progress_s)
-    fleet.run(steps * demand.t_train_s)
+    fleet.run(steps * demand.t_train_s, progress)
     after, core = tables.counts(), fleet.coordinator.core
     dropped = sum(after.dropped.get(one, 0) - before.dropped.get(one, 0) for one in _TOO_OLD)
     ended = dropped + after.trained - before.trained

@@ -8,7 +8,7 @@ from capacity.questions.comparison import compared
 from capacity.reports.comparison import ASSUMED, comparison_sheet
 from capacity.reports.tables import records_of
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, scenario
-from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
+from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets, working
 
 SCHEMA = "rollcast.capacity.compare/1"
 
@@ -36,8 +36,9 @@ def compare(
     """
     options = demand or DemandOptions()
     names = [name.strip() for name in models.split(",") if name.strip()]
-    asked = [scenario(pool, replace(options, model=name)) for name in names] or [scenario(pool, options)]
-    found = [compared(one, seed=seed) for one in asked]
+    with working("planning, and sampling synchronous batches"):
+        asked = [scenario(pool, replace(options, model=name)) for name in names] or [scenario(pool, options)]
+        found = [compared(one, seed=seed) for one in asked]
     sheet = comparison_sheet(found)
     if form == "json":
         inputs = {"pool": asked[0].inputs.pool, "demand": asked[0].inputs.demand, "assumed": ASSUMED}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from capacity.catalogue.models import models
 from capacity.model.demand import Demand
@@ -22,7 +21,7 @@ from capacity.questions.inverse import largest_model as largest_of
 from capacity.questions.plan_json import PlanDocument, read_plan
 from capacity.reports.explanation import explanation_sheets
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, scenario
-from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
+from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets, working
 from rollcast.cli.capacity.plan import planned
 from rollcast.runtime.errors import ConfigError, PoolError
 
@@ -58,8 +57,7 @@ def explain(
         raise ConfigError(
             "--largest-model needs a pool, because a plan has the speeds of one model only", fix="give one with --pool"
         )
-    # Nothing is printed within: a status on a terminal takes over stdout too.
-    with Console(stderr=True).status("planning") as status:
+    with working("planning") as status:
         document = read_plan(file) if file is not None else planned(scenario(pool, demand))
         made = document.plan
         status.update("planning with single changes")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +27,11 @@ def note(lines: Sequence[str]) -> None:
     """Print notes to stderr, so that stdout holds only the answer."""
     for line in lines:
         print(line, file=sys.stderr)
+
+
+def working(what: str) -> Status:
+    """Show on a terminal what is being computed, until the end of the block. Nothing may be printed within."""
+    return Console(stderr=True).status(what)
 
 
 def print_json(document: dict[str, Any]) -> None:

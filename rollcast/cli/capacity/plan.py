@@ -33,7 +33,7 @@ from capacity.reports.plan import (
 )
 from capacity.reports.plots import Point, utilisation_against_workers
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenario
-from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
+from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets, working
 from rollcast.cli.durations import seconds_of
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import write_atomically
@@ -84,15 +84,17 @@ def plan(
 
         check_path(plot)
     goal = _goal(steps, deadline, budget)
-    asked = scenario(pool, demand)
-    document = planned(asked) if goal is None else planned_for(goal, _scenarios(asked, goal, pool, demand), seed)
+    with working("planning"):
+        asked = scenario(pool, demand)
+        document = planned(asked) if goal is None else planned_for(goal, _scenarios(asked, goal, pool, demand), seed)
     show(document, form, all_rows=all_rows)
     if out is not None:
         save(out, document)
     elif form == "table" and document.plan.feasible:
         note(["`--out plan.json` saves this plan; `rollcast capacity validate plan.json` simulates it."])
     if plot is not None:
-        plot_utilisation(plot, document.plan)
+        with working("predicting the utilisation with other numbers of workers"):
+            plot_utilisation(plot, document.plan)
     kept = document.verdict is None or document.verdict.kept
     return FEASIBLE if document.plan.feasible and kept else INFEASIBLE
 

@@ -18,7 +18,16 @@ from capacity.reports.plan_diff import diff_sheets, difference
 from capacity.reports.replan import Followed, follow, subtitle, switch_sheet, totals_json, with_incumbents
 from capacity.reports.tables import records_of
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenario
-from rollcast.cli.capacity.output import CHANGED, FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
+from rollcast.cli.capacity.output import (
+    CHANGED,
+    FEASIBLE,
+    INFEASIBLE,
+    FormatOption,
+    note,
+    print_json,
+    print_sheets,
+    working,
+)
 from rollcast.cli.capacity.plan import show
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.version import software_version
@@ -76,7 +85,8 @@ def replan(
         )
     if plot is not None:
         raise ConfigError("--plot needs a replay to plot", fix="add --events FILE")
-    after = _plan_again(document, pool, demand, discount)
+    with working("planning again"):
+        after = _plan_again(document, pool, demand, discount)
     diff = difference(document, after)
     if form == "json":
         print_json({"schema": SCHEMA, "set_changed": diff.set_changed, "diff": asdict(diff)} | _plan_json(after))
@@ -144,7 +154,8 @@ def follow_events(
     until_s = hours * SECONDS_PER_HOUR if hours is not None else (lines[-1].at_s if lines else 0.0) + SECONDS_PER_HOUR
     settings = ReplanSettings(incumbent_discount=discount, dwell_s=dwell_s, start_s=start_s)
     listed = list(pool_events(demand, workers, lines, str(events)))
-    followed = follow(listed, settings, start_s=start_s, until_s=until_s)
+    with working(f"following the plan through {len(listed)} events"):
+        followed = follow(listed, settings, start_s=start_s, until_s=until_s)
     gone = [(line.at_s, line.worker_id) for line in lines if isinstance(line, Gone) and line.at_s <= until_s]
     sheet = switch_sheet(followed, gone)
     if form == "json":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from capacity.questions.plan_json import read_plan
 from capacity.reports.tables import Column, Sheet
-from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
+from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets, working
 from rollcast.runtime.errors import PlanFileError
 
 if TYPE_CHECKING:  # the simulator is imported when it is used
@@ -44,9 +44,17 @@ def validate(
         raise PlanFileError(
             f"{file} does not state what its run is expected to do", fix="make it with `rollcast capacity plan`"
         )
-    from rollcast.sim.validation import validate_plan
+    with working("loading the simulator") as status:
+        from rollcast.sim.validation import validate_plan
 
-    kept = validate_plan(made, seed=seed, steps=steps, tolerance=tolerance)
+        status.update(f"simulating the warm-up before {steps} learner steps")
+        kept = validate_plan(
+            made,
+            seed=seed,
+            steps=steps,
+            tolerance=tolerance,
+            progress=lambda share: status.update(f"simulated {share:.0%} of {steps} learner steps"),
+        )
     if form == "json":
         print_json({"schema": SCHEMA, "tolerance": tolerance} | kept.to_json())
     else:

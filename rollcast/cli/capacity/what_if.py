@@ -20,7 +20,7 @@ from capacity.reports.what_if import (
     variants,
 )
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, scenario
-from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets
+from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_json, print_sheets, working
 from rollcast.cli.options import Settings
 from rollcast.runtime.errors import ConfigError
 
@@ -91,9 +91,14 @@ def what_if(
     _check(swept.keys(), plot, plot_broadcast)
     every = combinations(swept)
     sources: list[Scenario] = []
-    found = variants(
-        every, lambda values: _planned(values, pool, DemandOptions(demand=demand, setting=setting), sources)
-    )
+    options = DemandOptions(demand=demand, setting=setting)
+    with working("planning") as status:
+
+        def plan_for(values: Values) -> Plan:
+            status.update(f"planning {len(sources) + 1} of {len(every)} combinations")
+            return _planned(values, pool, options, sources)
+
+        found = variants(every, plan_for)
     sheet = variant_sheet(found)
     if form == "json":
         print_json({"schema": SCHEMA, "pool": sources[0].inputs.pool, "variants": records_of(sheet)})

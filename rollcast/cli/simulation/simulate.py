@@ -63,15 +63,25 @@ def simulate_fleet(
     json_output
         Print one JSON object.
     """
-    from rollcast.sim.scenario import GAP_S
-    from rollcast.sim.simulation import simulate
+    console = Console(stderr=True)
+    with console.status("loading the simulator"):
+        from rollcast.sim.scenario import GAP_S
+        from rollcast.sim.simulation import simulate
 
     settings, seconds = _fleet(peers, hours, seed, standard_mix)
     if standby:
         settings = replace(settings, coordinators=2)
     names = None if faults == "none" else () if faults == "all" else tuple(faults.split(","))
     gap = gap_s if gap_s is not None else GAP_S if standard_mix else seconds / 60.0
-    outcome = simulate(settings, seed, seconds=seconds, faults=names, gap_s=gap)
+    with console.status("simulating") as status:
+        outcome = simulate(
+            settings,
+            seed,
+            seconds=seconds,
+            faults=names,
+            gap_s=gap,
+            progress=lambda share: status.update(f"simulated {share:.0%} of {seconds / 3600.0:.2f} virtual hours"),
+        )
     if json_output:
         json.dump(outcome.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")
