@@ -83,7 +83,7 @@ BENCHES = {
         "replan": "Replan on recorded and sampled spot markets, beside simple rules; report $ per useful hour.",
     },
     "people": {
-        "startup": "Measure the milliseconds until `rollcast peer status` and `rollcast --help` have answered.",
+        "startup": "Measure the milliseconds until `rollcast peer status` and other commands have answered.",
         "dashboard": (
             "Measure the dashboard of 1,000 workers: first paint, main-thread time per update, cost of 20 viewers."
         ),

@@ -1,9 +1,9 @@
-"""Time how soon a person has an answer from ``rollcast peer status`` with a running daemon, and ``rollcast --help``.
+"""Time how soon a person has an answer from ``rollcast peer status`` with a running daemon, and from other commands.
 
-``status_ms`` and ``help_ms`` are the median wall time of whole new processes in ms; a first one, which does not count,
-brings their files into the disk cache. The owner's daemon of a peer runs meanwhile, with this machine's sensors.
-``status_heavy_imports`` counts imported modules that a status must not need; ``status_cpu_ms`` and ``help_cpu_ms`` are
-processor time, on which other load has less influence.
+``COMMAND_ms`` is the median wall time of whole new processes in ms; a first one, which does not count, brings their
+files into the disk cache. ``COMMAND_cpu_ms`` is processor time, on which other load has less influence. The owner's
+daemon of a peer runs meanwhile, with this machine's sensors. ``status_heavy_imports`` counts imported modules that a
+status must not need.
 """
 
 from __future__ import annotations
@@ -24,6 +24,19 @@ from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.wire.donor_socket import request
 
 _ROLLCAST = (sys.executable, "-m", "rollcast.cli.main")
+_CONFIGS = Path(__file__).parents[2] / "configs"
+#: Commands that need no run, besides `peer status`.
+_COMMANDS = {
+    "help": "--help",
+    "up_help": "up --help",
+    "up_dry_run": f"up {_CONFIGS}/local.toml --dry-run",
+    "config_show": "config show --role up",
+    "config_validate": f"config validate {_CONFIGS}/peer.toml",
+    "plan_memory": f"plan-memory {_CONFIGS}/qwen3-4b-math.toml",
+    "capacity_offers": "capacity offers",
+    "capacity_plan": "capacity plan",
+    "capacity_what_if": "capacity what-if --staleness 2..4",
+}
 _TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _HEAVY = ("jax", "torch", "aiohttp", "libp2p", "grpc", "numpy", "peer", "coordinator", "learner")
@@ -41,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Time both commands.
+    """Time the commands.
 
     Raises:
         ProcessFailed: the daemon did not start.
@@ -49,7 +62,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rollcast-") as folder, _daemon(Path(folder)):
         status = ("peer", "status", "--state", folder)
-        for name, command in (("status", status), ("help", ("--help",))):
+        others = {name: tuple(command.split()) for name, command in _COMMANDS.items()}
+        for name, command in ({"status": status} | others).items():
             _timed_ms(command)
             times = [_timed_ms(command) for _ in range(arguments.repeats)]
             figures[f"{name}_ms"] = median(wall for wall, _ in times)

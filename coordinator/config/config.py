@@ -26,8 +26,7 @@ from coordinator.config.tasks import (
     TaskConfig,
     single_tasks,
 )
-from coordinator.core.decisions.settings import PacingRule
-from coordinator.core.staleness.policy import LatePolicy
+from coordinator.core.staleness.policy import LatePolicy, PacingRule
 from rollcast.runtime.config import ConfigModel, IpNetworkText
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST

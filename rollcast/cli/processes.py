@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from pydantic import BaseModel
 
 from peer.donor.machine.gpu_sensors import GpuSensors
-from rollcast.cli.up_config import UpConfig, with_full_keys
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
 from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
 from rollcast.runtime.process import processor_time_s
@@ -28,6 +27,9 @@ from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
 from rollcast.runtime.start_deadline import StartDeadline
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.identity import Identity
+
+if TYPE_CHECKING:
+    from rollcast.cli.up_config import UpConfig
 
 #: Role -> the command that runs it, where it is not the role's name.
 _COMMANDS = {"peer": ("peer", "run")}
@@ -229,6 +231,8 @@ class Fleet:
         self.on_restart(Restart(name, status, delay_s, number, most, self.log_path(name)))
 
     def _failure(self, name: str, status: int, *, is_bound: bool) -> ProcessFailed:
+        from rollcast.cli.up_config import with_full_keys
+
         role, who = (name, f"the {name}") if name in ESSENTIAL else ("peer", name)
         bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
         return ProcessFailed(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
@@ -21,9 +21,7 @@ from rollcast.cli.files import load
 from rollcast.cli.options import Json, Settings
 from rollcast.cli.peer.folders import only_warnings
 from rollcast.cli.processes import Endpoints, Fleet, Restart, accelerators_here, device_shares
-from rollcast.cli.run.plan_memory import plan_of
 from rollcast.cli.run.report import write_report
-from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
 from rollcast.policy.sizing.device_shares import DeviceShare, small_shares
@@ -31,6 +29,9 @@ from rollcast.runtime.config import dump_json
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
+
+if TYPE_CHECKING:  # the configuration of every role takes half a second to import
+    from rollcast.cli.up_config import UpConfig
 
 _STAY_S = 86400.0  # seconds that the dashboard of a finished run waits for Ctrl-C
 _EXPLAINED_STEP = 40  # the step that is suggested for `rollcast explain`: late enough to have a history
@@ -64,8 +65,7 @@ def up(
         Print the summary as JSON on stdout and progress on stderr.
     """
     only_warnings()
-    parsed = load(config, "up", setting)
-    assert isinstance(parsed, UpConfig)
+    parsed = cast("UpConfig", load(config, "up", setting))
     if dry_run:
         print(dump_json(parsed))
         return 0
@@ -89,6 +89,8 @@ def _small_shares(shares: Mapping[str, DeviceShare], config: Path, settings: tup
     devices = GpuSensors.here().devices() if shares else []
     if not devices:
         return []
+    from rollcast.cli.run.plan_memory import plan_of
+
     try:
         plan = plan_of(config, settings)
     except RollcastError:  # the vocabulary is known only once the tokenizer is built; such models are small

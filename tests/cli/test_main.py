@@ -117,7 +117,9 @@ def test_options_of_commands_with_a_dash_from_the_environment() -> None:
 SLOW = {"jax", "scipy", "matplotlib", "coordinator.core", "rollcast.sim", "learner.training"}
 
 
-@pytest.mark.parametrize("command", ["simulate", "study scale", "backup", "restore", "migrate", "audit", "up"])
+@pytest.mark.parametrize(
+    "command", ["simulate", "study scale", "backup", "restore", "migrate", "audit", "plan-memory", "up"]
+)
 def test_help_of_a_command_imports_nothing_slow(command: str) -> None:
     code = (
         "import sys\nfrom rollcast.cli.main import app\n"
@@ -126,8 +128,15 @@ def test_help_of_a_command_imports_nothing_slow(command: str) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     imported = set(re.findall(r"'([\w.]+)'", result.stderr))
-    found = {slow for slow in SLOW if any(one == slow or one.startswith(f"{slow}.") for one in imported)}
-    assert found <= ({"coordinator.core"} if command == "up" else set())  # its configuration has the coordinator's
+    assert not {slow for slow in SLOW if any(one == slow or one.startswith(f"{slow}.") for one in imported)}
+
+
+def test_memory_is_estimated_without_jax() -> None:
+    """Only a model's config.json is read."""
+    result = rollcast("plan-memory", str(CONFIGS / "qwen3-4b-math.toml"), PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "rollcast.policy.hub.config" in imported
+    assert imported.isdisjoint({"jax", "flax"})
 
 
 def test_an_invite_is_never_shown() -> None:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
-from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
 from coordinator.core.leases.attempts import Attempt, Prefix
@@ -25,6 +24,7 @@ from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.lent.lent import Lent
 from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
 from coordinator.core.members.membership import Member
+from coordinator.core.staleness.policy import PacingRule
 from rollcast.wire.ids import PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 

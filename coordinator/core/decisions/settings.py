@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.leases.stages import LengthStage
 from coordinator.core.reach.dial_settings import DialBackSettings
-from coordinator.core.staleness.policy import LatePolicy, StalenessRules
+from coordinator.core.staleness.policy import LatePolicy, PacingRule, StalenessRules
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
-
-PacingRule = Literal["predict", "count", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

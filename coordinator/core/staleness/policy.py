@@ -24,6 +24,7 @@ from coordinator.core.events.versions_kept import VersionsKept
 from rollcast.wire.ids import Version
 
 LatePolicy = Literal["drop", "wait", "correct"]
+PacingRule = Literal["predict", "count", "none"]
 
 
 @dataclass(frozen=True, slots=True)
