@@ -249,7 +249,7 @@ class TrainingLoop:
             kill_point("batch_replayed")
         self._kappa = batch.publish_every_steps or self._settings.publish_every_steps
         self._keep_versions_for(batch.staleness_limit)
-        self._parts.reporter.update("training", f"step {self.step + 1} of {self._settings.steps}")
+        self._parts.reporter.update("training", f"step {self.step + 1:,} of {self._settings.steps:,}")
         rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
         with self._time.part("behaviour_s"):
             taught = None if self._parts.teacher is None else await self._parts.teacher.score(rows)

@@ -41,7 +41,7 @@ function Now({ data }) {
   const slow = data.slowest_branch, along = data.tree.by_region ? null : slowestStripe(data.tree.nodes, data.tree.edges, slow?.path);
   return html`<section class="card now-card" aria-label="Now">
     <div><p class="now-sentence">${data.running ? `Waiting for ${data.waiting_for || "the last peers"}.` : `All active peers hold version ${data.version}.`}</p>
-      <p class="muted">${data.running && known(data.started_s_ago) ? `since ${duration(data.started_s_ago)}; ` : ""}${data.next}</p></div>
+      <p class="muted">${data.running && known(data.started_s_ago) ? `since ${duration(data.started_s_ago)}; ${data.next}` : `Next: ${data.next}.`}</p></div>
     <div class="now-share"><p><b>${count(have)}</b> of ${plural(total, "peer")} ${total === 1 ? "holds" : "hold"} it</p><${Meter} value=${total ? have / total : 0} tone=${have === total ? "good" : ""} label="Peers that hold the newest version" /></div>
     ${slow && html`<div class="now-slow"><p class="muted">Slowest branch, ${duration(slow.seconds)}${known(along) ? html`, <a href=${href("broadcast", { stripe: along })}>stripe ${along}</a>` : ""}</p><p class="branch">${slow.path.map((name, at) => html`${at > 0 && html`<span class="muted" aria-hidden="true"> → </span>`}<span>${name}</span>`)}</p></div>`}
   </section>`;
@@ -53,8 +53,8 @@ function Figures({ data }) {
     <${Tile} label="T_bcast, last" value=${duration(took.last)} note=${`p50 ${duration(took.p50)}, p95 ${duration(took.p95)}`} title="From the learner's announcement to the last active peer's verified copy" />
     <${Tile} label="From peers" value=${known(totals.origin_share) ? percent(1 - totals.origin_share) : NOTHING} note=${`origin sent ${bytes(totals.bytes_from_origin)}`} title="Share of chunk bytes that peers relayed to each other" />
     <${Tile} label="Saved by deltas" value=${bytes(totals.bytes_saved_by_deltas)} note="against keyframes" />
-    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "replan")} since`} title="Times that a peer got another parent during a broadcast" />
-    <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}${hops.congestion_control.bbr ? `, BBR on ${hops.congestion_control.bbr}` : ""}`} title=${`Median of ${hops.measured} measured hops. TCP congestion control: ${Object.entries(hops.congestion_control).map(([name, number]) => `${name} on ${number}`).join(", ") || "not reported"}`} />
+    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${plural(plan.replans, "replan")} title="Times that a peer got another parent during a broadcast" />
+    <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`${known(hops.slowest) ? `slowest ${rate(hops.slowest)}` : "not measured yet"}${hops.congestion_control.bbr ? `, BBR on ${hops.congestion_control.bbr}` : ""}`} title=${`Median of ${hops.measured} measured hops. TCP congestion control: ${Object.entries(hops.congestion_control).map(([name, number]) => `${name} on ${number}`).join(", ") || "not reported"}`} />
     <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`${plural(plan.made, "plan")} since the coordinator started`} />
     <${Tile} label="Duplicate chunks" value=${count(totals.chunks_duplicate)} note=${totals.chunks_rejected > 0 ? `${count(totals.chunks_rejected)} rejected` : `${count(totals.chunks_hedged)} hedged`} tone=${totals.chunks_rejected > 0 ? "warn" : ""} />
   </section>`;

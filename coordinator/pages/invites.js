@@ -67,14 +67,14 @@ function Made({ invites, error, reload, cards }) {
     ${invites && !invites.length && html`<${Empty} title="No invites yet" icon="invites">Create one above. When the donor runs its line, the machine appears under Workers.<//>`}
     ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} card=${cards.get(one.id)} now=${now} onRevoke=${() => setLeaving(one)} onAct=${(name) => act(name, one)} />`)}</ul>`}
     ${leaving && html`<${Revoke} what=${leaving.note ? `the invite “${leaving.note}”` : "this invite"} path=${`/api/v1/invites/${leaving.id}/revoke`} onClose=${() => setLeaving(null)} onDone=${reload}
-      text="No more machines can join with it. Machines that have joined stay; ban the invite to put them out." />`}
+      text="No more machines can join with it. Machines that have joined stay; ban the invite to disconnect them." />`}
     ${acting && html`<${Act} ...${acting} onClose=${() => setActing(null)} onDone=${reload} />`}
   <//>`;
 }
 
 /** Texts of the acts on all machines of an invite: the button, the outcome, and the consequences. */
 const ACTS = {
-  ban: { verb: "Ban", done: "banned", means: "No more machines can join with it. Those that have joined are put out: their leases are revoked and given to other workers, their sessions are closed, and they cannot rejoin until you enable them." },
+  ban: { verb: "Ban", done: "banned", means: "No more machines can join with it. Those that have joined are disconnected: their leases are revoked and given to other workers, their sessions are closed, and they cannot rejoin until you enable them." },
   enable: { verb: "Enable", done: "enabled", means: "Its machines get work again after a ban or a quarantine. The invite itself stays revoked: for further machines, create another one." },
 };
 

@@ -140,9 +140,10 @@ def limits(state: CoreState) -> str:
         seconds.update(one)
     total_s = sum(one.step_s for one in progress.step_times)
     stage, most_s = max(seconds.items(), key=lambda item: item[1], default=(None, 0.0))
-    own_s = total_s * (1.0 - busy) - seconds.total()  # publishing, checkpoints, the way of a batch to the learner
+    own_s = total_s * (1.0 - busy) - seconds.total()  # what is neither computing nor a wait for the run
     if stage is None or own_s > most_s:
-        return f" The learner computes {busy:.0%} of the time; publishing and transferring take most of the rest."
+        rest = "publishing, checkpoints, packing and transferring batches"
+        return f" The learner computes {busy:.0%} of the time; {rest} take most of the rest."
     return f" The learner computes {busy:.0%} of the time and mostly waits for {_STAGES[stage]}."
 
 

@@ -33,6 +33,7 @@ async def call(page: Any, module: str, name: str, *arguments: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "given", "text"),
     [
+        ("duration", 0.0002, "<1 ms"),
         ("duration", 0.142, "142 ms"),
         ("duration", 0.9996, "1.0 s"),
         ("duration", 59.7, "1 min"),
@@ -53,6 +54,7 @@ async def call(page: Any, module: str, name: str, *arguments: Any) -> Any:
         ("figure", 0, "0"),
         ("percent", 0.0123, "1.2 %"),
         ("percent", 1, "100 %"),
+        ("percent", 0.9993, "99.9 %"),
         ("usd", 14.2, "$14.20"),
         ("usd", 0.00061, "$0.00061"),
         ("usd", 12_345.6, "$12,346"),

@@ -330,7 +330,7 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
     if not taking_part:
         return "a peer to join", f"it receives version {newest}"
     if not missing:
-        return "", f"the learner announces a version after {newest}"
+        return "", "the learner publishes the next version"
     if len(missing) == len(taking_part) and state.members.origin is None:
         return f"an origin to join: no connected member holds version {newest}", "it sends the version"
     slowest = furthest_behind(missing, newest)

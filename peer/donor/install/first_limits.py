@@ -14,11 +14,11 @@ GPU_CELSIUS_MAX = 83.0  # where current GPUs begin to slow down
 _MBIT = 125_000.0  # bytes
 _UPLOAD_LEAST_MBIT_S = 0.1
 
-#: What leaves a donor's machine, in one sentence. docs/donor.md tells more, the owner's page says the same.
+#: What leaves a donor's machine, in one sentence. docs/donor.md has the details; the owner's page says the same.
 WHAT_LEAVES = (
-    "What leaves this machine: the texts it generates, parts of the model that it passes on, its name, hardware, "
-    "release and network addresses, and each second its state and why, speed, versions and links; no files, and "
-    "nothing else."
+    "This machine sends the texts that it generates and their probabilities, the parts of the model that it relays, "
+    "its public key, name, hardware, release, region, network addresses and kind of router, and each second its state "
+    "with the reason, speed, traffic, versions and links; it sends no files, and nothing else."
 )
 
 

@@ -1,6 +1,7 @@
 // Components of charts: axes, limits across, sums of stacked series, the figures at one place.
 import { count, known, NOTHING } from "./format.js";
 
+const SECONDS_CUT = 0.04; // part of the axis at each end in which a label with seconds would be cut off
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
 /** Two axes without ticks; format: of values on the y axis. */
@@ -32,9 +33,10 @@ function widthOf(plot, values, axisIndex, cycle) {
 }
 
 function timeLabels(plot, splits) {
-  const span = plot.scales.x.max - plot.scales.x.min;
-  const options = span > 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", ...(span < 300 ? { second: "2-digit" } : {}) };
-  return splits.map((split) => new Date(split * 1000).toLocaleString("en-GB", options));
+  const { min, max } = plot.scales.x, span = max - min, apart_s = splits.length > 1 ? splits[1] - splits[0] : span;
+  const options = span > 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", ...(apart_s < 60 ? { second: "2-digit" } : {}) };
+  const isCut = (split) => apart_s < 60 && Math.min(split - min, max - split) < span * SECONDS_CUT; // at either end
+  return splits.map((split) => (isCut(split) ? "" : new Date(split * 1000).toLocaleString("en-GB", options)));
 }
 
 /** Limits, each a dashed line with its name above its right end. */

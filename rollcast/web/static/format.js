@@ -44,7 +44,7 @@ export function figure(value) {
 
 export function percent(ratio, digits) {
   if (!known(ratio)) return NOTHING;
-  const places = digits ?? (ratio !== 0 && Math.abs(ratio) < 0.1 ? 1 : 0);
+  const places = digits ?? ((ratio !== 0 && Math.abs(ratio) < 0.1) || (ratio > 0.99 && ratio < 1) ? 1 : 0); // all is 100 %, nearly all is not
   return (100 * ratio).toFixed(places) + NARROW + "%";
 }
 
@@ -58,10 +58,11 @@ export function bytes(value) {
 
 export const rate = (bytesPerS) => (known(bytesPerS) ? bytes(bytesPerS) + "/s" : NOTHING);
 
-/** A duration: 142 ms, 5.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
+/** A duration: <1 ms, 142 ms, 5.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
 export function duration(seconds) {
   if (!known(seconds)) return NOTHING;
   if (seconds === 0) return "0" + NARROW + "s";
+  if (seconds < 0.0005) return "<1" + NARROW + "ms";
   if (seconds < 0.9995) return Math.round(seconds * 1000) + NARROW + "ms";
   if (seconds < 9.95) return seconds.toFixed(1) + NARROW + "s";
   const whole = Math.round(seconds);

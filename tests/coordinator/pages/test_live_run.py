@@ -59,6 +59,15 @@ CUT_OFF = """[...document.querySelectorAll('body *')].filter((one) => {
   }).map((one) => `${one.tagName.toLowerCase()}.${one.className}: ${one.textContent.trim().slice(0, 80)}`)"""
 
 
+# Choices whose text is wider than their field.
+CUT_OFF_CHOICES = """[...document.querySelectorAll('select')].filter((one) => {
+    const style = getComputedStyle(one), pen = document.createElement('canvas').getContext('2d');
+    pen.font = style.font;
+    const room = one.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    return room > 0 && pen.measureText(one.selectedOptions[0]?.text || '').width > room + 1;
+  }).map((one) => `select: ${one.selectedOptions[0].text}`)"""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveRun:
     """Addresses of a run's pages, signed in."""
@@ -148,5 +157,5 @@ async def _findings(tab: Tab, page: str, look: str) -> list[str]:
         name = page.replace("?", "-").replace("=", "-")
         await tab.page.screenshot(path=str(Path(folder) / f"{name}-{look}.png"), full_page=True)
     wide = await tab.page.evaluate("document.documentElement.scrollWidth > innerWidth")
-    cut_off = [f"cut off: {one}" for one in await tab.page.evaluate(CUT_OFF)]
+    cut_off = [f"cut off: {one}" for find in (CUT_OFF, CUT_OFF_CHOICES) for one in await tab.page.evaluate(find)]
     return [*(["wider than the window"] if wide else []), *cut_off, *await tab.accessibility_problems()]

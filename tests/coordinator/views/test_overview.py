@@ -154,7 +154,7 @@ def test_the_sentence_says_what_limits_the_run_once_it_is_measured() -> None:
     now = replace(status(found), phase="training", step=49, steps=100)
     assert waiting_view(found.state, now)["sentence"] == f"Healthy: training step 50. {said}"
     progress.waits.extend([{"store": 0.1}] * 20)
-    assert "publishing and transferring" in limits(found.state)
+    assert "packing and transferring batches take most" in limits(found.state)
 
 
 def test_a_run_with_alerts_is_not_called_healthy() -> None:

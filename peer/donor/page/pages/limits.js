@@ -10,7 +10,7 @@ const GROUPS = [
   ["Heat and power", [["cpu_celsius_max", "Processor at most", "°C"], ["gpu_celsius_max", "Accelerator at most", "°C"], ["power_watts_max", "Accelerator power at most", "W"], ["battery_share_min", "On battery, charge at least", "%"]]],
   ["Other use of this machine", [["idle_minutes_min", "Only when unused for", "minutes"], ["others_cpu_share_max", "Others may use the processor up to", "%"], ["memory_free_gib_min", "Leave memory free", "GiB"], ["vram_share_max", "Accelerator's memory at most", "%"], ["disk_free_gib_min", "Leave disk free", "GiB"], ["polite", "Lowest priority"]]],
 ];
-/** Replace descriptions of the configuration that speak of shares from 0 to 1, or of the key before. */
+/** Replace descriptions of the configuration that speak of shares from 0 to 1, or of the key before; "none" is an empty field here. */
 const HINTS = { gpu_celsius_max: "Above this temperature of the accelerator work stops until it is 5 degrees cooler.", battery_share_min: "On battery, work stops below this charge. With 100 there is no work on battery at all.", others_cpu_share_max: "Work pauses while other programs use more of the processor than this.", vram_share_max: "Part of the accelerator's memory that the engine may use. Leave empty for the engine's own default." };
 const HOURS = [["compute_hours", "Hours for computing", "series-1"], ["network_hours", "Hours for the network", "series-2"]];
 const BYTES_PER_GB = 1e9;
@@ -77,7 +77,7 @@ export function Limits({ report }) {
     event?.preventDefault();
     if (differs.length && !wrong.length) send({ set: Object.fromEntries(differs.map((key) => [key, valueOf(key, edited[key])])) }, "The limits are saved.");
   };
-  const entry = ([key, label, suffix]) => html`<${Entry} key=${key} name=${key} label=${label} suffix=${suffix} shown=${shown(key)} meaning=${HINTS[key] || meanings[key]} changed=${changed.includes(key)} wrong=${wrong.includes(key)}
+  const entry = ([key, label, suffix]) => html`<${Entry} key=${key} name=${key} label=${label} suffix=${suffix} shown=${shown(key)} meaning=${HINTS[key] || meanings[key].replace(/; none: [^.]*\./, ".")} changed=${changed.includes(key)} wrong=${wrong.includes(key)}
     onInput=${(value) => setEdited({ ...edited, [key]: value })} onReset=${() => send({ reset: [key] }, "The configured limit applies again.")} />`;
   return html`<form class="stack" onSubmit=${save}>
     <${PageHead} title="Limits" note="Leave a field empty for no limit. Changes apply at once and survive a restart." />

@@ -58,7 +58,7 @@ export function Machine({ report }) {
         <li>A language model generates text for prompts that the run's coordinator sends. The results go back to it.</li>
         <li>The model's weights arrive in chunks and are relayed to other machines. Each chunk is checked against a list that only the learner's key can sign.</li>
         <li>The run cannot execute code on this machine: messages are plain data and are never executed.</li>
-        <li>What leaves this machine: the texts it generates, parts of the model that it passes on, its name, hardware, release and network addresses, and each second its state and why, speed, versions and links; no files, and nothing else.</li>
+        <li>This machine sends the texts that it generates and their probabilities, the parts of the model that it relays, its public key, name, hardware, release, region, network addresses and kind of router, and each second its state with the reason, speed, traffic, versions and links; it sends no files, and nothing else.</li>
       </ul><//>
       <${Card} title="In a terminal"><dl class="commands">${COMMANDS.map(([command, what]) => html`<div key=${command}><dt><code>${command}</code></dt><dd>${what}</dd></div>`)}</dl><//>
     </div>

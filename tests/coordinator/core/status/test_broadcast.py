@@ -89,7 +89,7 @@ def test_a_finished_broadcast_waits_for_nothing() -> None:
     for name in "bc":
         world.handle(held(name, 1))
     found = status(world)
-    assert (found.running, found.waiting_for, found.next) == (False, "", "the learner announces a version after 1")
+    assert (found.running, found.waiting_for, found.next) == (False, "", "the learner publishes the next version")
     assert (found.t_bcast_s.last, found.t_bcast_s.p95) == (2.0, 2.0)
     assert found.peers_holding == PeerCounts(3, 3)
     assert found.heat_map == "ff" * 128
