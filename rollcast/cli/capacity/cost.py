@@ -10,7 +10,7 @@ from capacity.fleet.rows import Row
 from capacity.reports.spending import SpendReport, spend_report, spent_usd
 from capacity.reports.tables import Cell, Column, Sheet
 from rollcast.cli.capacity.output import FormatOption, print_json, print_sheets
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
@@ -25,7 +25,7 @@ _COLUMNS = (
 )
 
 
-def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = False) -> int:
+def cost(run: Path = LATEST_RUN, /, *, form: FormatOption = "table", json_output: Json = False) -> int:
     """Show what the workers that a run's coordinator rented have cost, compared with the forecast.
 
     Donated peers and the learner's machine are not included. For a running run the figures are up to half a minute old.

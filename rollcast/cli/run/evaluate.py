@@ -21,7 +21,7 @@ from coordinator.tasks.evaluation_sets import HELD_OUT
 from learner.evaluation.pass_at_k import EvaluationResult, check_pass_at
 from rollcast.cli.coordinator_api import Target
 from rollcast.cli.durations import seconds_of
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.cli.run.evaluate_live import NotByPeers, Wanted, evaluate_live
 from rollcast.cli.run.run_tools import run_config, scorer
 from rollcast.runtime.config import parse_config
@@ -30,7 +30,7 @@ from rollcast.runtime.run_folder import RunFolder
 
 
 def evaluate(
-    run: Path,
+    run: Path = LATEST_RUN,
     /,
     *,
     learner_folder: Path | None = None,
@@ -51,7 +51,7 @@ def evaluate(
     Parameters
     ----------
     run
-        The coordinator's run folder, for example runs/latest.
+        The coordinator's run folder.
     learner_folder
         The learner's run folder, which has the checkpoints; the coordinator's by default. The peers are not asked.
     set_names

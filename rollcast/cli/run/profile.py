@@ -15,7 +15,7 @@ from rich.console import Console
 
 from rollcast.cli.coordinator_api import Target, fetch, post
 from rollcast.cli.durations import seconds_of
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.errors import ConfigError, NotProfiled, RunFolderError, Unreachable, WaitTimedOut
 from rollcast.wire.limits import PROFILE_STEPS_MAX
 
@@ -27,7 +27,7 @@ State = Mapping[str, Any]
 
 
 def profile(
-    run: Path,
+    run: Path = LATEST_RUN,
     /,
     *,
     steps: int = 3,
@@ -43,7 +43,7 @@ def profile(
     Parameters
     ----------
     run
-        The coordinator's run folder, for example runs/latest.
+        The coordinator's run folder.
     steps
         Number of steps, 1 to 20. Traces grow with it.
     deadline

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.cli.run.run_tools import run_config, run_tokenizer
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
@@ -56,7 +56,7 @@ _ANY = TrainingOptions()
 
 
 def samples(
-    run: Path,
+    run: Path = LATEST_RUN,
     /,
     *,
     set_name: Annotated[str, Parameter(name="--set")] = "",
@@ -72,7 +72,7 @@ def samples(
     Parameters
     ----------
     run
-        The coordinator's run folder, for example runs/latest.
+        The coordinator's run folder.
     set_name
         Name of an evaluation set, or `training` for the newest scored rollouts; by default the first set with samples.
     version

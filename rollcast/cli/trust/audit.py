@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
 
-def audit(run: Path, evidence: Path | None = None, /, *, json_output: Json = False) -> int:
+def audit(run: Path = LATEST_RUN, evidence: Path | None = None, /, *, json_output: Json = False) -> int:
     """Judge every rollout again that was left out of training, with the weights that it claims.
 
     Exits with 1 if a verdict is not confirmed.
@@ -18,7 +18,7 @@ def audit(run: Path, evidence: Path | None = None, /, *, json_output: Json = Fal
     Parameters
     ----------
     run
-        The learner's run folder, for example runs/latest, which has the weights.
+        The learner's run folder, which has the weights.
     evidence
         File of evidence; by default that of the run folder.
     json_output
