@@ -9,9 +9,10 @@ from typing import Any
 from rollcast.cli.actions import show_preview
 from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, Preview, RunOptions
-from rollcast.runtime.errors import ConfigError, MalformedMessage
+from rollcast.runtime.errors import ConfigError
 
 _OFF = ("drained", "quarantined")
+_MODES = {"off": "the planner is off", "advise": "the planner only advises", "act": "the planner switches workers"}
 _SETTINGS = {
     "staleness_limit": "S",
     "publish_every_steps": "kappa",
@@ -46,6 +47,7 @@ def price(
     region: str = "*",
     egress_usd_per_gb: float = 0.0,
     run: RunOptions = THIS_RUN,
+    json_output: Json = False,
 ) -> int:
     """Set the price of all peers of a run that match every pattern given (* and ? as in file names).
 
@@ -63,6 +65,8 @@ def price(
         Pattern of the peer's region.
     egress_usd_per_gb
         Price in US dollars per GB that a peer sends.
+    json_output
+        Print one JSON object.
     """
     values = {
         "peer_id": peer_id,
@@ -72,13 +76,26 @@ def price(
         "usd_per_hour": usd_per_hour,
         "egress_usd_per_gb": egress_usd_per_gb,
     }
-    return _post_and_print(Target.of(run), "/api/v1/acts/price", values)
+    answer = post_sync(Target.of(run), "/api/v1/acts/price", values)
+    if json_output:
+        print(json.dumps(answer))
+        return 0
+    patterns = {"id": peer_id, "name": name, "hardware": hardware, "region": region}
+    given = " and ".join(f"{what} {pattern}" for what, pattern in patterns.items() if pattern != "*")
+    print(f"{usd_per_hour:g} $/h for {f'peers with {given}' if given else 'every peer'}, from now on.")
+    number = answer["prices"]
+    print(f"The run has {number} price{'' if number == 1 else 's'}; `rollcast capacity status` shows what peers cost.")
+    return 0
 
 
 def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
     """Return a line about the run, one about its plan, and one for each peer with a tick if it is on."""
     on, standby, usd = activation["on"], activation["standby"], activation["usd_per_hour"]
-    lines = [f"mode {activation['mode']}: {on} on for {usd:.4g} $/h, {standby} on standby"]
+    has_prices = usd > 0.0 or any(peer["usd_per_hour"] for peer in peers)
+    lines = [
+        f"{_MODES[activation['mode']]}: {on} on{f' for {usd:.4g} $/h' if has_prices else ''}, {standby} on standby"
+        f"{'' if has_prices else '; no prices are set'}"
+    ]
     planned = activation["plan"]
     if planned is not None and planned["infeasible"]:
         lines.append(f"plan {planned['number']}: no set of workers is sufficient: {planned['infeasible']}")
@@ -94,14 +111,9 @@ def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> l
     for peer in peers:
         tick = " " if peer["standby"] or peer.get("state") in _OFF else "\N{CHECK MARK}"
         pinned = f" [pinned {peer['pin']}]" if peer["pin"] else ""
-        lines.append(f"{tick} {peer['name']:<16} {peer['usd_per_hour']:>8.4g} $/h{pinned}  {peer['reason']}")
+        cost = f" {peer['usd_per_hour']:>8.4g} $/h" if has_prices else ""
+        lines.append(f"{tick} {peer['name']:<16}{cost}{pinned}  {peer['reason']}")
     return lines
-
-
-def _post_and_print(target: Target, path: str, values: Mapping[str, Any]) -> int:
-    answer = post_sync(target, path, values)
-    print(json.dumps(answer))
-    return 0 if not answer.get("failed") else MalformedMessage.exit_code
 
 
 def change(

@@ -107,14 +107,20 @@ def _network(report: dict[str, Any]) -> list[str]:
     links = report["links"]
     lines += _reached(report["reach"])
     for link in links[:_LINKS_SHOWN]:
-        rtt = f"{link['rtt_s'] * 1000:.0f} ms" if link["rtt_s"] else "- ms"
+        rtt = _round_trip(link["rtt_s"])
         moved = f"sent {_size(link['bytes_sent'])}, received {_size(link['bytes_received'])}"
         tcp = f"  {link['congestion_control']}" if link["congestion_control"] else ""
         lost = f"  {link['lost_share']:.1%} lost" if link["lost_share"] else ""
         lines.append(f"link      {link['peer_id'][-12:]}  {link['path']}  {rtt}  {moved}{tcp}{lost}")
-    if len(links) > _LINKS_SHOWN:
-        lines.append(f"          and {len(links) - _LINKS_SHOWN} more links")
+    if (more := len(links) - _LINKS_SHOWN) > 0:
+        lines.append(f"          and {more} more link{'' if more == 1 else 's'}")
     return lines
+
+
+def _round_trip(seconds: float) -> str:
+    if not seconds:
+        return "- ms"
+    return "<1 ms" if seconds < 0.0005 else f"{seconds * 1000:.0f} ms"
 
 
 def _reached(reach: dict[str, Any]) -> list[str]:
@@ -129,7 +135,9 @@ def _reached(reach: dict[str, Any]) -> list[str]:
     if reach["checked"]:
         lines.append(f"          {reach['checked']}")
     if reach["relays"]:
-        lines.append(f"          others can also connect through {reach['relays']} relays")
+        lines.append(
+            f"          others can also connect through {reach['relays']} relay{'' if reach['relays'] == 1 else 's'}"
+        )
     if not dialable:
         lines.append("          `rollcast peer check` explains how to make it dialable")
     if reach["p2p"]:

@@ -121,10 +121,18 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
 def test_status_has_lines_for_run_plan_and_peers() -> None:
     off = peer("peer-2", standby=True, pin="off", usd_per_hour=2.0, reason="off: pinned by the operator")
     assert lines_of(activation(), [peer("peer-1"), off]) == [
-        "mode act: 1 on for 0.4 $/h, 1 on standby",
+        "the planner switches workers: 1 on for 0.4 $/h, 1 on standby",
         "plan 3: 1 on for 0.4 $/h, at least 0.39 $/h; 2 of 1.9 rollouts/s needed; T_bcast 4 s",
         "\N{CHECK MARK} peer-1                0.4 $/h  on: cheap",
         "  peer-2                  2 $/h [pinned off]  off: pinned by the operator",
+    ]
+
+
+def test_status_of_a_run_without_prices_has_none() -> None:
+    off = activation(mode="off", usd_per_hour=0.0, plan=None, standby=0)
+    assert lines_of(off, [peer("peer-1", usd_per_hour=0.0, reason="on since it joined")]) == [
+        "the planner is off: 1 on, 0 on standby; no prices are set",
+        "\N{CHECK MARK} peer-1            on since it joined",
     ]
 
 

@@ -273,7 +273,9 @@ async def test_settings_are_shown_previewed_and_changed(
         with pytest.raises(MalformedMessage, match="S can be set"):
             await asyncio.to_thread(change, staleness_limit=11, run=run)
         await asyncio.to_thread(change, staleness_limit=2, run=run)
+        capsys.readouterr()
         await asyncio.to_thread(price, 2.0, name="a", run=run)
+        assert capsys.readouterr().out.startswith("2 $/h for peers with name a, from now on.\nThe run has 1 price;")
     assert acts.orders[0] == PublishPeriodChanged(0)
     assert acts.orders[-2] == StalenessLimitChanged(2)
     for wrong in ({"publish_every_steps": "often"}, {"usd_total_max": "much"}):

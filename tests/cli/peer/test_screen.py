@@ -39,7 +39,7 @@ REPORT: dict[str, Any] = {
         {
             "peer_id": f"peer{n}",
             "path": "direct",
-            "rtt_s": 0.02,
+            "rtt_s": 0.02 if n else 0.0002,
             "bytes_sent": 5,
             "bytes_received": 6_000_000,
             "congestion_control": "bbr" if n == 0 else "",
@@ -67,6 +67,11 @@ REPORT: dict[str, Any] = {
 }
 
 
+def test_a_round_trip_below_a_millisecond_is_not_none() -> None:
+    links = [line for line in screen(REPORT).splitlines() if line.startswith("link")]
+    assert ["  <1 ms  " in links[0], "  20 ms  " in links[1]] == [True, True]
+
+
 def test_screen_shows_the_state_with_its_reason() -> None:
     lines = screen(REPORT).splitlines()
     assert lines[:7] == [
@@ -81,7 +86,7 @@ def test_screen_shows_the_state_with_its_reason() -> None:
     assert "today     40 accepted, 2 stale" in lines
     assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB of 100 GB this month over the internet" in lines
     assert "down      not measured yet, 4 kB this month over the internet" in lines
-    assert "          and 1 more links" in lines
+    assert "          and 1 more link" in lines
     assert lines[-1] == (
         "          processor 61 °C, others use 12% of the processor, memory used 2,000 MB, disk free 50.0 GB"
     )
