@@ -402,10 +402,13 @@ def _lines(connection: RunReader, where: str, value: str) -> list[Line]:
         f"SELECT at_unix_s, kind, subject, detail, cause FROM events WHERE {where} ORDER BY event_order DESC LIMIT ?",
         (value, _LINES_MAX),
     )
-    return [
-        Line(at, f"{kind.replace('_', ' ')} ({subject}): {_waits(detail) if kind == WAITED else detail}", cause)
-        for at, kind, subject, detail, cause in rows
-    ]
+    return [Line(at, _what(kind, subject, detail), cause) for at, kind, subject, detail, cause in rows]
+
+
+def _what(kind: str, subject: str, detail: str) -> str:
+    if kind == "peer_joined":
+        return f"joined as {detail.rpartition(' as ')[2]}"
+    return f"{kind.replace('_', ' ')} ({subject}): {_waits(detail) if kind == WAITED else detail}"
 
 
 def _waits(detail: str) -> str:

@@ -167,7 +167,7 @@ def _scoring(seen: Seen) -> Iterator[Found]:
             f"{scoring.unscorable_groups} prompt groups were" if scoring.unscorable_groups > 1 else "1 prompt group was"
         )
         text = f"{groups} dropped because a rollout could not be scored, the last time: {last}."
-        fix = "See scoring_failed on the Events page. Raise verifier.timeout_s if the verifier is only slow."
+        fix = "See scoring_failed on the Events page. Raise the coordinator's verifier.timeout_s if that is only slow."
         yield Found("unscorable", "warning", text, fix, "events")
 
 

@@ -1,4 +1,7 @@
-"""Find runs that do not learn, or unlearn: no reward, no signal, a falling reward, completions that are cut short."""
+"""Find runs that do not learn, or unlearn: no reward, no signal, a falling reward, completions that are cut short.
+
+A fix names the process whose file has the key: in the file of `rollcast up` the key stands in that process's section.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def find_learning_alerts(steps: Sequence[StepSignal], learning_rate: float | Non
             "warning",
             f"The reward has been 0 for {STEPS} steps: the policy has solved nothing.",
             "Read answers with `rollcast samples --wrong`: either the check refuses right ones, or the problems are "
-            "too hard. Then mend the check, mix in easier problems, or raise learner.warm_start.steps_max.",
+            "too hard. Then correct the check, mix in easier problems, or raise the learner's warm_start.steps_max.",
             "run",
         )
     elif all(one.flat_groups_share == 1.0 for one in last):
@@ -42,8 +45,8 @@ def find_learning_alerts(steps: Sequence[StepSignal], learning_rate: float | Non
             "no_signal",
             "warning",
             f"In every prompt group of the last {STEPS} steps all rewards are equal: there is nothing to learn from.",
-            "Use problems that the policy solves at times (rollcast curate --low 0.1 --high 0.9), raise "
-            "run.samples_per_group, or set selection.by_volatility.",
+            "Use problems that the policy solves at times (`rollcast curate` with --profile, --low 0.1 and --high "
+            "0.9), raise the coordinator's run.samples_per_group, or set its selection.by_volatility.",
             "run",
         )
     fallen = list(_fallen(steps, learning_rate))
@@ -54,7 +57,8 @@ def find_learning_alerts(steps: Sequence[StepSignal], learning_rate: float | Non
             f"{_mean(cut):.0%} of the completions of the last {STEPS} steps ended at the limit of {tokens_max} tokens."
         )
         fix = (
-            "Raise sampling.new_tokens_max, or set learner.objective.overlong_share, so that long answers cost reward."
+            "Raise the coordinator's sampling.new_tokens_max, or set the learner's objective.overlong_share, so that "
+            "long answers cost reward."
         )
         yield Found("cut_short", "warning", text, fix, "run")
 
@@ -73,8 +77,8 @@ def _fallen(steps: Sequence[StepSignal], learning_rate: float | None) -> Iterato
         text += f" Entropy fell with it, from {_mean(then):.2g} to {_mean(now):.2g} nats a token: it hardly explores."
     rate = "" if learning_rate is None else f" (now {learning_rate:.2g})"
     fix = (
-        f"Lower learner.optimiser.learning_rate{rate}, tenfold to begin with, and continue from a checkpoint before "
-        "that step; published models want about 1e-6."
+        f"Lower the learner's optimiser.learning_rate{rate}, tenfold to begin with, and continue from a checkpoint "
+        "before that step; published models need about 1e-6."
     )
     yield Found("reward_fell", "warning", text, fix, "run")
 
@@ -94,8 +98,8 @@ def _stopped_exploring(steps: Sequence[StepSignal]) -> Iterator[Found]:
         "warning",
         f"Entropy fell from {_mean(before):.2g} to {_mean(now):.2g} nats a token, and the reward did not rise "
         f"({reward_before:.2f} to {reward_now:.2f}): the policy hardly explores any more.",
-        "Continue from a checkpoint before the fall with a lower learner.optimiser.learning_rate, a higher "
-        "sampling.temperature, or learner.objective.entropy_coefficient above 0.",
+        "Continue from a checkpoint before the fall with a lower optimiser.learning_rate or an "
+        "objective.entropy_coefficient above 0 (learner), or a higher sampling.temperature (coordinator).",
         "run",
     )
 

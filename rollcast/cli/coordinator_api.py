@@ -172,6 +172,24 @@ def _bearing(token: str, url: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def _unreachable(target: Target, url: str, error: Exception) -> Unreachable:
+    """Return why no coordinator answers: often its run is over."""
+    summary = RunFolder(target.run_folder).summary
+    if not target.url and summary.exists():
+        ended = json.loads(summary.read_text()).get("ended_because") or "see summary.json"
+        return Unreachable(
+            f"the run in {target.run_folder} is over, and its coordinator has ended with it",
+            cause=f"the run ended: {ended}",
+            fix="read its folder with `rollcast report`, `samples`, `explain` and `why`",
+        )
+    number = error.errno if isinstance(error, OSError) else None
+    return Unreachable(
+        f"no coordinator answers at {url}",
+        cause=(os.strerror(number) if number else str(error)) or "no answer in time",
+        fix="check the address, and that the coordinator is running (its log is in the run folder)",
+    )
+
+
 async def _answer(
     session: aiohttp.ClientSession,
     target: Target,
@@ -202,11 +220,7 @@ async def _answer(
             fix="give the run's CA certificate with --ca-file, or the run folder with --run-folder",
         ) from None
     except (aiohttp.ClientError, aiohttp.InvalidURL, OSError, TimeoutError, ValueError) as error:
-        raise Unreachable(
-            f"no coordinator answers at {url}",
-            cause=str(error) or "no answer in time",
-            fix="check the address, and that the coordinator is running (its log is in the run folder)",
-        ) from None
+        raise _unreachable(target, url, error) from None
     expected = target.run_id()
     if expected and answering and answering != expected:
         raise Unreachable(

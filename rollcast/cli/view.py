@@ -19,6 +19,7 @@ Status = Mapping[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
+_WAIT_SHOWN_S = 1.0  # once steps are trained; something is always waited for a moment
 _NAMES_SHOWN = 2
 #: The learner's own step counts as a wait once it takes so many times the median, and so many seconds.
 _STEP_SHOWN_TIMES, _STEP_SHOWN_S = 3.0, 30.0
@@ -223,7 +224,7 @@ def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
         table.add_column("reached")
     table.box = None
     for peer in peers:
-        state = "quarantined" if peer["quarantined"] else str(peer["state"])
+        state = "quarantined" if peer["quarantined"] else "ready" if peer["state"] == "idle" else str(peer["state"])
         cells = (
             str(peer["name"]),
             state,
@@ -269,11 +270,12 @@ def _dropped(rollouts: Mapping[str, Any]) -> str:
 
 
 def _waiting(status: Status) -> str:
-    """Return the event that the run waits for; empty while the learner trains, as that wait costs nothing."""
+    """Return what the run waits for; empty where that costs nothing: the learner trains, or the wait is brief."""
     since_s = status["waiting_since_s"] or 0.0
     trains = status["learner_phase"] == "training" and str(status["waiting_for"]).startswith("the learner")
     usual_s = max(_STEP_SHOWN_S, _STEP_SHOWN_TIMES * (status["t_train_s"] or 0.0))
-    if not status["waiting_for"] or (trains and since_s < usual_s):
+    passes = status["step"] > 0 and since_s < _WAIT_SHOWN_S
+    if not status["waiting_for"] or passes or (trains and since_s < usual_s):
         return ""
     following = f"; next: {status['next']}" if status["next"] else ""
     return f"waiting for {status['waiting_for']}, {_duration(since_s)} so far{following}"

@@ -79,8 +79,13 @@ def test_no_link_leads_to_another_run_or_to_nothing(
     with pytest.raises(Unreachable, match="is not running") as caught:
         dashboard(run_folder(tmp_path, url, "run-0"))
     assert "run-1 has its address" in caught.value.cause
-    with pytest.raises(Unreachable, match="no coordinator answers"):
+    with pytest.raises(Unreachable, match="no coordinator answers") as caught:
         dashboard(run_folder(tmp_path, "http://127.0.0.1:1"))
+    assert caught.value.cause == "Connection refused"
+    (tmp_path / "summary.json").write_text('{"ended_because": "finished"}')
+    with pytest.raises(Unreachable, match="is over") as caught:
+        dashboard(run_folder(tmp_path, "http://127.0.0.1:1"))
+    assert (caught.value.cause, "rollcast report" in caught.value.fix) == ("the run ended: finished", True)
     assert capsys.readouterr().out == ""
 
 

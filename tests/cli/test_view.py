@@ -49,6 +49,7 @@ def test_a_wait_for_the_learner_is_shown_only_when_its_step_takes_long() -> None
     assert shown(waiting_since_s=70.0).endswith("waiting for the learner (step 3 of 9), 1:10 so far")
     assert "waiting for the learner" in shown(waiting_since_s=5.0, learner_phase="publishing")
     assert "waiting for a peer to join" in shown(waiting_for="a peer to join", waiting_since_s=1.0)
+    assert "waiting" not in shown(waiting_for="the ledger to record batch 4", waiting_since_s=0.9)
 
 
 def test_screen_shows_late_policy_and_kappa() -> None:

@@ -30,6 +30,8 @@ _SHOWN = (
     ("usd_per_hour", "$/h", True),
     ("reason", "reason", False),
 )
+#: Columns that are left out where no worker has a value: no regions are configured, no prices are set.
+_SPARSE = ("region", "reachability", "usd_per_hour")
 
 
 @app.default
@@ -179,13 +181,20 @@ def lines_of(workers: list[dict[str, Any]]) -> list[str]:
     """Return a heading and one line for each worker."""
     if not workers:
         return ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
-    rows = [[heading for _, heading, _ in _SHOWN], *([_cell(one, key) for key, _, _ in _SHOWN] for one in workers)]
+    shown = [one for one in _SHOWN if one[0] not in _SPARSE or any(worker.get(one[0]) for worker in workers)]
+    rows = [[heading for _, heading, _ in shown], *([_cell(one, key) for key, _, _ in shown] for one in workers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(_placed, row, widths, _SHOWN)).rstrip() for row in rows]
+    return ["  ".join(map(_placed, row, widths, shown)).rstrip() for row in rows]
+
+
+def _state(worker: Mapping[str, Any]) -> str:
+    """Return a worker's state as the dashboard shows it: what the coordinator decided, else what it reports."""
+    decided = next((name for name in ("banned", "quarantined", "drained", "standby") if worker.get(name)), "")
+    return decided or ("ready" if worker["state"] == "idle" else str(worker["state"]))
 
 
 def _cell(worker: Mapping[str, Any], key: str) -> str:
-    value = worker.get(key)
+    value = _state(worker) if key == "state" else worker.get(key)
     if value is None or value == "":
         return "-"
     if key == "last_seen_s":

@@ -67,7 +67,7 @@ async def test_acts_are_performed_and_previewed(tmp_path: Path, capsys: pytest.C
 
 async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        ["ann", "peer", "drained", False, 0.4, 120.5, "drained by the operator"],
+        ["ann", "peer", "idle", False, 0.4, 120.5, "drained by the operator"],
         ["hub", "origin", "idle", False, 0.1, 0.0, ""],
         ["old", "peer", "left", False, 90.0, None, "gone"],
         ["bad", "peer", "left", True, 90.0, None, "banned by the operator"],
@@ -81,8 +81,9 @@ async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
         run = run_folder(tmp_path / "run", page.url)
         await asyncio.to_thread(workers.show, run=run)
         heading, *lines = capsys.readouterr().out.splitlines()
-        assert heading.split()[:3] == ["name", "state", "region"]
+        assert heading.split()[:3] == ["name", "state", "tokens/s"]  # no region, and nothing else that is empty
         assert [line.split()[0] for line in lines] == ["ann", "bad"]
+        assert lines[0].split()[1] == "ready"
         assert lines[0].endswith("drained by the operator")
         await asyncio.to_thread(workers.show, all_of_them=True, run=run, json_output=True)
         found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["workers"]

@@ -179,7 +179,7 @@ class FleetSite(SampleSite):
             "usd_per_hour_max": {"value": None, "least": 0, "most": None, "configured": None},
         }
         facts = {"leases": {"open": 2}, "segments": [{"role": "assistant"}]}
-        lines = [{"at_unix_s": NOW_UNIX_S, "text": "peer joined (gpu-1): gpu-1 as peer"}]
+        lines = [{"at_unix_s": NOW_UNIX_S, "text": "joined as peer"}]
         self.views["explain"] = {"title": "what happened", "facts": facts, "lines": lines}
         audit = {"rollouts": 41, "tokens": 2600, "beyond": 3, "worst_nats": 0.02, "bound_nats": 0.01}
         record = AuditRecord(**audit, worst_rollout=812, worst_at=17, sampler="vllm-cpu", trained=38, left_out=3)

@@ -104,7 +104,7 @@ async def test_a_worker_has_its_story_and_an_address(browser: Any, serve: Serve)
     site = await serve(workers=3)
     async with signed_in(browser, site, "#/workers") as tab:
         await tab.page.locator(".vt-row:has-text('gpu-1')").click()
-        await tab.shows(".fleet-side", "peer joined (gpu-1)")
+        await tab.shows(".fleet-side", "joined as peer")
         await tab.shows(".fleet-side .story .facts", "open 2")
         assert "[object" not in await tab.page.inner_text(".fleet-side")
         await tab.shows(".fleet-side", worker(1)["peer_id"])

@@ -77,7 +77,7 @@ async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> N
     assert story.facts == {"id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
     assert story.names == {work.PEER: "atlas"}
     assert set(whats(story)) == {  # in the order of their times, some of which are the same
-        "peer joined (atlas): atlas as peer",
+        "joined as peer",
         "issued slot 0 of group 1: 1 trained in step 0",
         "issued slot 0 of group 2: 1 trained in step 0",
         "issued slot 0 of group 4: 1 dropped: stale",
@@ -158,12 +158,12 @@ async def test_story_includes_archived_events(ledger: Path) -> None:
     ]
     write_segment(ledger.parent / "events", entries, 1 << 20)
     assert whats(story_of(RunFolder(ledger.parent), "peer castor")) == [
-        "peer joined (castor): castor as peer",
+        "joined as peer",
         "penalised (castor): uploaded nonsense",
     ]
     assert "learner waited (step 0): pacing 1 s" in whats(story_of(RunFolder(ledger.parent), "step 0"))
     assert [what for what in whats(story_of(RunFolder(ledger.parent), "peer atlas")) if "joined" in what] == [
-        "peer joined (atlas): atlas as peer"
+        "joined as peer"
     ]
 
 

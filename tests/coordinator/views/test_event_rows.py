@@ -168,7 +168,7 @@ async def test_an_event_is_explained_with_the_events_before_it(tmp_path: Path) -
     assert found.facts["name"] == "ada"
     assert [one.text for one in found.lines] == [
         "announced in epoch 0",
-        "peer joined (ada): ada as peer",
+        "joined as peer",
         "standby (ada): off: too dear",
     ]
     peer = explain(folder, "peer", "ada")
