@@ -1,14 +1,14 @@
 // S, kappa and the budget: changed while the run is running, after a preview.
 import { html, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { post, useGet } from "/web/api.js";
-import { known, usd } from "/web/format.js";
+import { count, known, usd } from "/web/format.js";
 import { Button, Field, Problem, toast } from "/web/parts.js";
 import { Preview, usePreview } from "./preview.js";
 import { askToSignIn, useMay } from "./session.js";
 
 const FIELDS = [
   { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "Maximum age of a rollout that is trained on. A larger S lets slower workers contribute; a smaller S keeps training closer to on-policy. A raised S takes effect step by step, because the learner keeps older versions from then on." },
-  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "A larger κ saves network traffic, but rollouts are older. auto publishes as often as broadcasts allow." },
+  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "A larger κ saves network traffic, but rollouts are older. With auto, versions are published as often as broadcasts allow." },
   { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "Limit on the cost of all workers that are on. Leave empty for no limit." },
   { key: "usd_total_max", label: "Total budget", suffix: "$", step: "any", optional: true, hint: "No more workers are switched on once it is spent. Leave empty for no limit." },
 ];
@@ -78,7 +78,7 @@ const written = (key, value) => (value === null ? "without limit" : value === AU
 
 function Setting({ field, setting, text, error, onInput }) {
   const { least, most, configured, auto } = setting;
-  const bounds = [known(least) && field.step === 1 && `${least} to ${known(most) ? most : "any"}`, known(configured) && configured !== setting.value && `configured: ${configured}`,
+  const bounds = [known(least) && field.step === 1 && `${count(least)} to ${known(most) ? count(most) : "any"}`, known(configured) && configured !== setting.value && `configured: ${configured}`,
     auto && `now ${setting.value}`].filter(Boolean).join("; ");
   return html`<${Field} label=${field.label} hint=${[field.hint, bounds && `(${bounds})`].filter(Boolean).join(" ")} error=${error} suffix=${field.suffix} inputmode=${field.auto ? "text" : field.step === 1 ? "numeric" : "decimal"}
     autocomplete="off" value=${text ?? asText(setting)} onInput=${onInput} />`;

@@ -93,7 +93,7 @@ def test_screen_before_anything_is_known() -> None:
 
 
 def test_line() -> None:
-    shown = line(sample_status())
+    shown = line(sample_status(waiting_since_s=1.8))
     assert shown.startswith("[2:11] training: step 87/200  version 87  reward ")
     assert "T_bcast p95 0.391 s  12480 tokens/s  peers 2  waiting for 3 of 32 groups" in shown
 

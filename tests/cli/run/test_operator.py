@@ -81,7 +81,7 @@ async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
         run = run_folder(tmp_path / "run", page.url)
         await asyncio.to_thread(workers.show, run=run)
         heading, *lines = capsys.readouterr().out.splitlines()
-        assert heading.split()[:3] == ["name", "state", "tokens/s"]  # no region, and nothing else that is empty
+        assert heading.split()[:3] == ["name", "state", "behind"]  # and no empty column of regions
         assert [line.split()[0] for line in lines] == ["ann", "bad"]
         assert lines[0].split()[1] == "ready"
         assert lines[0].endswith("drained by the operator")
