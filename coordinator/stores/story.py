@@ -402,10 +402,11 @@ def _lines(connection: RunReader, where: str, value: str) -> list[Line]:
         f"SELECT at_unix_s, kind, subject, detail, cause FROM events WHERE {where} ORDER BY event_order DESC LIMIT ?",
         (value, _LINES_MAX),
     )
-    return [Line(at, _what(kind, subject, detail), cause) for at, kind, subject, detail, cause in rows]
+    return [Line(at, event_words(kind, subject, detail), cause) for at, kind, subject, detail, cause in rows]
 
 
-def _what(kind: str, subject: str, detail: str) -> str:
+def event_words(kind: str, subject: str, detail: str) -> str:
+    """Return what happened in an event; ``subject``: the name of its peer, or what else it is about."""
     if kind == "peer_joined":
         return f"joined as {detail.rpartition(' as ')[2]}"
     return f"{kind.replace('_', ' ')} ({subject}): {_waits(detail) if kind == WAITED else detail}"

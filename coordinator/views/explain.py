@@ -78,7 +78,7 @@ def _of_event(folder: RunFolder, words: str) -> ExplainView:
 
 
 def _of_row(event: EventView) -> LineView:
-    return LineView(event.at_unix_s, f"{event.kind.replace('_', ' ')} ({event.name or event.subject}): {event.detail}")
+    return LineView(event.at_unix_s, story.event_words(event.kind, event.name or event.subject, event.detail))
 
 
 def _of_cause(folder: RunFolder, event: EventView) -> list[LineView]:
