@@ -32,7 +32,7 @@ const COLUMNS = [
 function card(one) {
   return html`<div class="worker-card"><div class="line"><b class="two-lines">${one.problem_id} <span class="muted">${sampleOf(one)}</span></b><${Verdict} one=${one} /></div>
     <div class="line"><span class="cut">${one.beginning}</span><b>${figure(one.reward)}</b></div>
-    <div class="line muted"><span class="cut">${one.peer}</span><span>version ${one.version}${known(one.age) ? `, age ${one.age}` : ""}, ${plural(one.tokens, "token")}</span></div></div>`;
+    <div class="line muted"><span class="cut">${one.peer}</span><span>version ${one.version}${known(one.age) ? `, age ${one.age}` : ""}, ${plural(one.tokens, "token")}${one.turns > 1 ? ` in ${one.turns} segments` : ""}</span></div></div>`;
 }
 
 export function Page({ params, rest }) {

@@ -420,7 +420,9 @@ class WorkerCore:
         if halted is not None:
             return halted
         if self._batch is not None:
-            return "generating", f"{len(self._batch)} rollouts with version {self._batch.key.version}"
+            count = len(self._batch)
+            many = "" if count == 1 else "s"
+            return "generating", f"{count} rollout{many} with version {self._batch.key.version}"
         if receiving is not None:
             return "receiving", receiving.in_words
         if self._swap.active is None:
