@@ -27,6 +27,8 @@ _CLASSES: dict[Role, tuple[str, str]] = {
 #: Role -> the command that runs it, where it is not the role's name.
 _COMMANDS: dict[Role, str] = {"peer": "peer run"}
 
+_SHOW = "rollcast config show"  # in an error of parse_config, which does not know the role
+
 ROLES_OF_UP: tuple[Role, ...] = ("coordinator", "learner", "peer")
 
 
@@ -49,6 +51,7 @@ def load(path: Path, role: Role, settings: Iterable[str] = ()) -> ConfigModel:
     except ConfigError as error:
         meant = _role_of(values)
         if meant is None or meant == role:
+            error.fix = error.fix.replace(_SHOW, f"{_SHOW} --role {role}")
             raise
         what = f"{path} is not a configuration of {role}"
         fix = f"use it with `rollcast {_COMMANDS.get(meant, meant)}`, or give a file with the sections of {role}"

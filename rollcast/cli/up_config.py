@@ -14,6 +14,7 @@ from rollcast.runtime.config import ConfigModel, describe
 
 #: A key of a process's own file in a sentence: sections with dots between them, or a word with an underscore.
 _OWN_KEY = re.compile(r"(?<![\w./-])[a-z]\w*(?:\.[a-z]\w*)+(?![\w/])|(?<![\w./-])[a-z]+_\w+(?![\w/])")
+_KIND = re.compile(r"\{[^}]*\}|\[\]")  # in a described key, of a section that has several kinds: `task{jsonl}.path`
 
 
 class DevicesConfig(ConfigModel):
@@ -64,7 +65,7 @@ def with_full_keys(text: str, section: str) -> str:
     Args:
         section: the process's section: coordinator, learner, origin or peer.
     """
-    keys = {key for key, _, _ in describe(UpConfig)}
+    keys = {_KIND.sub("", key) for key, _, _ in describe(UpConfig)}
 
     def full(found: re.Match[str]) -> str:
         key = f"{section}.{found[0]}"

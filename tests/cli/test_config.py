@@ -33,6 +33,14 @@ def test_what_would_end_the_start_is_found_and_the_fix_says_where_the_key_stands
     assert validate(file, task=False) == 0
 
 
+def test_a_missing_file_names_the_key_with_its_section(tmp_path: Path) -> None:
+    file = a_run(tmp_path)
+    (tmp_path / "numbers.jsonl").unlink()
+    with pytest.raises(TaskError, match="cannot read the data file") as caught:
+        validate(file)
+    assert caught.value.fix == f"correct coordinator.task.path (in {file})"
+
+
 def test_the_published_model_that_a_learner_starts_from_is_checked(tmp_path: Path) -> None:
     file, model = a_run(tmp_path), tmp_path / "model"
     file.write_text(f'{file.read_text()}[learner]\ninit_from = "{model}"\n')

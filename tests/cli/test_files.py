@@ -32,6 +32,14 @@ def test_file_that_fits_no_role_is_an_error(tmp_path: Path) -> None:
         guess_role(file)
 
 
+def test_an_unknown_key_names_the_command_that_lists_those_of_the_role(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[run]\nstps = 3")
+    with pytest.raises(ConfigError, match="problem") as caught:
+        load(file, "coordinator")
+    assert "`rollcast config show --role coordinator` lists every key" in caught.value.fix
+
+
 def test_settings_go_on_top_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "some.toml"
     file.write_text("[run]\nsteps = 3\nseed = 9")
