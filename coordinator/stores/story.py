@@ -129,7 +129,7 @@ def parse(words: str) -> tuple[str, str]:
         if kind == "peer" or subject.isdigit() or (kind == "lease" and _LEASE.fullmatch(subject)):
             return kind, subject
     raise ConfigError(
-        f"{words!r} does not name an object of a run",
+        f"{words!r} does not name an object of a run" if words.strip() else "no object of a run is named",
         fix="write `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8` or `peer NAME`",
     )
 

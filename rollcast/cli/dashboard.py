@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rollcast.cli.coordinator_api import Target, fetch_sync, page_link
 from rollcast.cli.options import LATEST_RUN
+from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
 #: The browser opens this file instead of the link: every user of a machine can read command lines, and so the key.
@@ -25,7 +26,11 @@ def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
         Also open it in this machine's browser.
     """
     target = Target(run)
-    link = page_link(target)
+    try:
+        link = page_link(target)
+    except RunFolderError as error:
+        error.fix = "give the run folder of a running coordinator, on its machine: `rollcast dashboard RUN`"
+        raise
     fetch_sync(target, "/api/v1/status")  # an ended run's folder names a port that another run may have now
     print(link, flush=True)
     if open:

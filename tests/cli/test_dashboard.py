@@ -90,8 +90,9 @@ def test_no_link_leads_to_another_run_or_to_nothing(
 
 
 def test_missing_key_or_coordinator_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError):
+    with pytest.raises(RunFolderError) as caught:
         dashboard(tmp_path)
+    assert "`rollcast dashboard RUN`" in caught.value.fix, "it has no option --run-folder"
     folder = run_folder(tmp_path, "http://127.0.0.1:1")
     (folder / "secrets" / "operator.key").unlink()
     with pytest.raises(RunFolderError):
