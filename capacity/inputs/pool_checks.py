@@ -161,15 +161,16 @@ def _why(members: Sequence[Skipped]) -> str:
 def filled_line(filled: Filled) -> str:
     """Return in words which value was filled in, why, and in how many rows."""
     origin = {
-        "default": "by default",
+        "default": "the default",
         "assumption": "as assumed",
-        "donated": "as it is donated",
-        "region": "by the region's list price",
+        "donated": "donated",
+        "region": "the region's list price",
     }[filled.origin]
     value = (
         {True: "yes", False: "no"}.get(filled.value, filled.value) if isinstance(filled.value, bool) else filled.value
     )
-    return f"{filled.column} = {value} {origin}, in {filled.rows} row{'s' if filled.rows > 1 else ''}"
+    rows = "1 row that lacks it" if filled.rows == 1 else f"{filled.rows} rows that lack it"
+    return f"{filled.column} = {value} in {rows}: {origin}"
 
 
 def _example(skipped: Skipped) -> str:

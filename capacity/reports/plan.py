@@ -68,9 +68,9 @@ def input_lines(inputs: Inputs) -> list[str]:
     """Return lines on what was read, which rows were skipped and why, and what was assumed where rows were empty."""
     lines = [f"pool {inputs.pool}: {inputs.rows - len(inputs.skipped)} of {inputs.rows} rows used"]
     lines += skipped_lines(inputs.skipped)
-    lines += [f"taken {filled_line(one)}" for one in inputs.filled]
+    lines += [f"Filled in {filled_line(one)}." for one in inputs.filled]
     if inputs.defaults:
-        lines += [f"by default (docs/capacity.md): {', '.join(inputs.defaults)}"]
+        lines += [f"Defaults of the demand (docs/capacity.md): {', '.join(inputs.defaults)}."]
     return lines
 
 

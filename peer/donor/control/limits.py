@@ -104,7 +104,11 @@ class OwnerLimitsBook:
         return limits
 
     def _with(self, changes: Mapping[str, Any]) -> OwnerLimits:
-        return parse_config({**configured_limits(self._configured), **changes}, OwnerLimits, source=_SOURCE)
+        try:
+            return parse_config({**configured_limits(self._configured), **changes}, OwnerLimits, source=_SOURCE)
+        except ConfigError as error:
+            error.fix = "correct it; `rollcast peer limits` lists every limit with its meaning"
+            raise
 
     def _read(self) -> dict[str, Any]:
         try:

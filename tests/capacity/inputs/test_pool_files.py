@@ -71,7 +71,7 @@ def test_a_cloud_regions_traffic_has_its_list_price() -> None:
     pool = check_pool([row(egress_usd_per_gb=None, region="aws:us-east-1"), row(worker_id="b", region="aws:us-east-1")])
     assert [one.egress_usd_per_gb for one in pool.taken] == [0.09, 0.0]
     (line,) = [filled_line(one) for one in pool.filled if one.column == "egress_usd_per_gb"]
-    assert line == "egress_usd_per_gb = 0.09 by the region's list price, in 1 row"
+    assert line == "egress_usd_per_gb = 0.09 in 1 row that lacks it: the region's list price"
 
 
 def test_all_missing_columns_are_named_at_once() -> None:
@@ -235,14 +235,14 @@ def test_what_is_missing_zero_or_absurd_is_skipped(changes: dict[str, object], r
 def test_a_donated_machine_costs_nothing() -> None:
     pool = check_pool([row(donated="yes", usd_per_hour=None, egress_usd_per_gb=None)])
     assert (pool.taken[0].usd_per_hour, pool.taken[0].egress_usd_per_gb) == (0.0, 0.0)
-    assert "usd_per_hour = 0.0 as it is donated, in 1 row" in [filled_line(one) for one in pool.filled]
+    assert "usd_per_hour = 0.0 in 1 row that lacks it: donated" in [filled_line(one) for one in pool.filled]
 
 
 def test_assumptions_fill_what_is_empty_only_and_are_counted() -> None:
     rows = [row(), row(worker_id="b", egress_usd_per_gb=None), row(worker_id="c", egress_usd_per_gb=None)]
     pool = check_pool(rows, {"egress_usd_per_gb": "0.09"})
     assert [row.egress_usd_per_gb for row in pool.taken] == [0.0, 0.09, 0.09]
-    assert "egress_usd_per_gb = 0.09 as assumed, in 2 rows" in [filled_line(one) for one in pool.filled]
+    assert "egress_usd_per_gb = 0.09 in 2 rows that lack it: as assumed" in [filled_line(one) for one in pool.filled]
     absurd = check_pool(rows, {"egress_usd_per_gb": "9"})
     assert [one.reason for one in absurd.skipped] == ["absurd", "absurd"]
 

@@ -113,7 +113,7 @@ def test_inputs_and_assumptions_are_reported() -> None:
     assert input_lines(inputs) == [
         "pool p.csv: 4 of 5 rows used",
         "Skipped `a`: its price is 0. If it is free, set donated = yes in that row.",
-        "taken gpus = 1 by default, in 4 rows",
+        "Filled in gpus = 1 in 4 rows that lack it: the default.",
     ]
     sheet = assumption_sheet([Assumption("efficiency", 0.7, "of the roofline", "fitted", 0.15)])
     assert sheet.rows == (("efficiency", "0.7", "of the roofline", "15%", "fitted"),)

@@ -136,7 +136,7 @@ async def test_the_refusal_of_a_number_names_the_oldest_and_newest(tmp_path: Pat
 
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
 def test_malformed_words_are_refused(words: str) -> None:
-    with pytest.raises(ConfigError, match="does not name an object"):
+    with pytest.raises(ConfigError, match="object of a run"):
         parse(words)
 
 
