@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import sys
+from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 from cyclopts.config import Env
 
 from rollcast.runtime.errors import ConfigError, RollcastError
@@ -25,124 +26,80 @@ app = App(
     name="rollcast",
     help="Train language models with reinforcement learning on GPUs you don't own.",
     version=lambda: f"rollcast {software_version()}",
+    group_commands=Group("Options", sort_key=99),  # of those that are in no group: --help and --version
     help_format="plaintext",  # another one costs 30 ms of imports
     config=_Variables("ROLLCAST_"),
     help_epilogue="Every option can also be set by an environment variable: ROLLCAST_UP_DRY_RUN sets `up --dry-run`.",
 )
-app.command(
-    "rollcast.cli.up:up",
-    name="up",
-    help="Run a coordinator, a learner, an origin and peers on this machine until the run is finished.",
-)
-app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
-app.command(
-    "rollcast.cli.roles:cell", name="cell", help="Run the uplink of a cell, which works for another coordinator."
-)
-app.command("rollcast.cli.roles:gateway", name="gateway", help="Run a gateway, which serves peers for a coordinator.")
-app.command("rollcast.cli.roles:scorer", name="scorer", help="Run a scorer, which scores completions over HTTP.")
-app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
-app.command(
-    "rollcast.cli.peer.app:app",
-    name="peer",
-    help="Run a peer on a spare machine (or the origin) and control it.",
-)
-app.command(
-    "rollcast.cli.data.sft:sft", name="sft", help="Train a model on chats or completions, for a run to begin with."
-)
-app.command(
-    "rollcast.cli.run.evaluate:evaluate", name="eval", help="Evaluate a run's newest checkpoint and print pass@k."
-)
-app.command(
-    "rollcast.cli.run.profile:profile", name="profile", help="Trace a run's next learner steps with jax.profiler."
-)
-app.command(
-    "rollcast.cli.start.doctor:doctor",
-    name="doctor",
-    help="Check what this machine has and lacks for each role.",
-)
-app.command(
-    "rollcast.cli.start.init:init",
-    name="init",
-    help="List starting points, or write the commented configuration of one into this folder.",
-)
-app.command(
-    "rollcast.cli.run.export:export",
-    name="export",
-    version_flags=[],  # its own --version is one of the policy
-    help="Export a run's policy as a model that other software can load.",
-)
-app.command(
-    "rollcast.cli.run.plan_memory:plan_memory",
-    name="plan-memory",
-    help="Estimate how much memory a run needs and which hardware fits it.",
-)
-app.command("rollcast.cli.data.curate:curate", name="curate", help="Prepare a data set for training.")
-app.command(
-    "rollcast.cli.run.samples:samples", name="samples", help="Show completions of a run and how they were scored."
-)
-app.command("rollcast.cli.tasks.app:app", name="tasks", help="Try a task: score answers to some of its problems.")
-app.command(
-    "rollcast.cli.run.backup:backup",
-    name="backup",
-    help="Back up a run to a new folder while its coordinator is running.",
-)
-app.command("rollcast.cli.run.backup:restore", name="restore", help="Restore a run folder from a backup.")
-app.command(
-    "rollcast.cli.run.backup:migrate",
-    name="migrate",
-    help="Move a stopped run between SQLite and PostgreSQL.",
-)
-app.command(
-    "rollcast.cli.capacity.app:app", name="capacity", help="Choose which workers to turn on and explain the choice."
-)
-app.command(
-    "rollcast.cli.run.workers:app", name="workers", help="List, drain, ban, enable and pin the workers of a run."
-)
-app.command("rollcast.cli.run.invite:app", name="invite", help="Create, list and revoke invites for donors.")
-app.command(
-    "rollcast.cli.dashboard:dashboard",
-    name="dashboard",
-    help="Print or open the address of a run's dashboard, signed in with the run's admin key.",
-)
-app.command(
-    "rollcast.cli.run.token:app",
-    name="token",
-    help="Create, list and revoke access tokens for a run's dashboard and API.",
-)
-app.command(
-    "rollcast.cli.run.broadcast:app", name="broadcast", help="Show how the newest version spreads to the peers."
-)
-app.command(
-    "rollcast.cli.explain:explain", name="explain", help="Show the history of a rollout, lease, peer, version or step."
-)
-app.command(
-    "rollcast.cli.explain:why",
-    name="why",
-    help="Break down the learner's wall time by cause and by the peers it waited for.",
-)
-app.command(
-    "rollcast.cli.explain:replay",
-    name="replay",
-    help="Replay a run's flight record and check that every decision is the same.",
-)
-app.command(
-    "rollcast.cli.trust.audit:audit",
-    name="audit",
-    help="Replay the evidence against peers, and check that each verdict is the same.",
-)
-app.command("rollcast.cli.run.report:report", name="report", help="Write a report on a run as one HTML file.")
-app.command(
-    "rollcast.cli.peer.identity:identity", name="identity", help="Show an identity file; create it if it is missing."
-)
-app.command(
-    "rollcast.cli.config:app", name="config", help="Show and validate configuration files, and print where they are."
-)
-app.command("rollcast.cli.simulation.study:app", name="study", help="Simulate many fleets and compare them.")
-app.command(
-    "rollcast.cli.simulation.simulate:simulate_fleet",
-    name="simulate",
-    help="Simulate a fleet and its faults on virtual time.",
-)
+#: Heading in the help -> command -> function and help. A function is imported when its command is used.
+_COMMANDS = {
+    "Begin": {
+        "init": (
+            "start.init:init",
+            "List starting points, or write the commented configuration of one into this folder.",
+        ),
+        "up": ("up:up", "Run a coordinator, a learner, an origin and peers on this machine until the run is finished."),
+        "doctor": ("start.doctor:doctor", "Check what this machine has and lacks for each role."),
+        "config": ("config:app", "Show and validate configuration files, and print where they are."),
+        "plan-memory": (
+            "run.plan_memory:plan_memory",
+            "Estimate how much memory a run needs and which hardware fits it.",
+        ),
+        "tasks": ("tasks.app:app", "Try a task: score answers to some of its problems."),
+        "curate": ("data.curate:curate", "Prepare a data set for training."),
+        "sft": ("data.sft:sft", "Train a model on chats or completions before reinforcement learning."),
+    },
+    "Watch and steer a run": {
+        "dashboard": (
+            "dashboard:dashboard",
+            "Print or open the address of a run's dashboard, signed in with the run's admin key.",
+        ),
+        "workers": ("run.workers:app", "List, drain, ban, enable and pin the workers of a run."),
+        "invite": ("run.invite:app", "Create, list and revoke invites for donors."),
+        "token": ("run.token:app", "Create, list and revoke access tokens for a run's dashboard and API."),
+        "broadcast": ("run.broadcast:app", "Show how the newest version spreads to the peers."),
+        "profile": ("run.profile:profile", "Trace a run's next learner steps with jax.profiler."),
+    },
+    "Use its results": {
+        "samples": ("run.samples:samples", "Show completions of a run and how they were scored."),
+        "eval": ("run.evaluate:evaluate", "Evaluate a run's newest checkpoint and print pass@k."),
+        "export": ("run.export:export", "Export a run's policy as a model that other software can load."),
+        "report": ("run.report:report", "Write a report on a run as one HTML file."),
+    },
+    "Find out what happened": {
+        "explain": ("explain:explain", "Show the history of a rollout, lease, peer, version or step."),
+        "why": ("explain:why", "Break down the learner's wall time by cause and by the peers it waited for."),
+        "replay": ("explain:replay", "Replay a run's flight record and check that every decision is the same."),
+        "audit": ("trust.audit:audit", "Replay the evidence against peers, and check that each verdict is the same."),
+    },
+    "Choose machines": {
+        "capacity": ("capacity.app:app", "Choose which workers to turn on and explain the choice."),
+        "simulate": ("simulation.simulate:simulate_fleet", "Simulate a fleet and its faults on virtual time."),
+        "study": ("simulation.study:app", "Simulate many fleets and compare them."),
+    },
+    "Donate a machine": {
+        "peer": ("peer.app:app", "Run a peer on a spare machine (or the origin) and control it."),
+    },
+    "Keep and move a run": {
+        "backup": ("run.backup:backup", "Back up a run to a new folder while its coordinator is running."),
+        "restore": ("run.backup:restore", "Restore a run folder from a backup."),
+        "migrate": ("run.backup:migrate", "Move a stopped run between SQLite and PostgreSQL."),
+    },
+    "Start single processes": {
+        "coordinator": ("roles:coordinator", "Run the coordinator."),
+        "learner": ("roles:learner", "Run the learner."),
+        "gateway": ("roles:gateway", "Run a gateway, which serves peers for a coordinator."),
+        "scorer": ("roles:scorer", "Run a scorer, which scores completions over HTTP."),
+        "cell": ("roles:cell", "Run the uplink of a cell, which works for another coordinator."),
+        "identity": ("peer.identity:identity", "Show an identity file; create it if it is missing."),
+    },
+}
+_OWN_FLAGS: dict[str, dict[str, Any]] = {"export": {"version_flags": ()}}  # its own --version is one of the policy
+for _place, (_heading, _commands) in enumerate(_COMMANDS.items()):
+    _group = Group(_heading, sort_key=_place)
+    for _name, (_function, _help) in _commands.items():
+        _flags = _OWN_FLAGS.get(_name, {})
+        app.command(f"rollcast.cli.{_function}", name=_name, help=_help, group=_group, **_flags)
 app.register_install_completion_command()
 
 
