@@ -43,7 +43,7 @@ export function Preview({ data, error, loading }) {
   if (error) {
     return html`<div class="preview"><p class="muted">There is no preview, but you can still make the change.</p><${Problem} error=${error} /></div>`;
   }
-  const lines = data ? FIGURES.filter(([key]) => known(data.then[key])) : []; // there may be none before the run is measured
+  const lines = data ? FIGURES.filter(([key]) => known(data.then[key]) && (key !== "usd_per_hour" || data.now[key] || data.then[key])) : []; // there may be none before the run is measured
   return html`<div class=${"preview" + (loading ? " busy" : "")} aria-busy=${String(loading)} aria-live="polite">
     <p class="preview-sentence">${data ? data.sentence : "Calculating the preview…"}</p>
     ${data && data.warnings.map((text) => html`<p class="preview-warning" key=${text}><${Icon} name="warning" /><span>${text}</span></p>`)}

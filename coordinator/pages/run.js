@@ -33,7 +33,7 @@ export function Page({ overview, params }) {
     ${table.steps.length > 0 && html`<${Charts} table=${table} other=${beside} otherLabel=${params.with} smooth=${smooth} overview=${name === current ? overview : null} />`}`;
 }
 
-const optionOf = (run) => [run.name, [run.name, run.current ? "now" : day(run.began_unix_s), plural(run.steps, "step")].filter(Boolean).join(" · ")];
+const optionOf = (run) => [run.name, [run.name, run.current ? "now" : day(run.began_unix_s), !run.current && plural(run.steps, "step")].filter(Boolean).join(" · ")];
 
 /** {answer, error}: the steps of a run, followed while it is in progress. A name of "" requests nothing. */
 function useSteps(name, following) {

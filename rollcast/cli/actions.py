@@ -62,7 +62,8 @@ def preview_lines(answer: Mapping[str, Any]) -> list[str]:
     lines = [answer["sentence"], f"{'':<16}{'now':>10}{'then':>10}"]
     for key, words in _FIGURES:
         now, then = answer["now"][key], answer["then"][key]
-        if now is not None or then is not None:
+        is_free = key == "usd_per_hour" and not now and not then  # no prices are set
+        if not is_free and (now is not None or then is not None):
             lines.append(f"{words:<16}{_cell(key, now):>10}{_cell(key, then):>10}")
     return [*lines, *(f"warning: {text}" for text in answer["warnings"])]
 

@@ -264,9 +264,7 @@ class WaitingWatch:
             )
         too_few = steps_too_few(state)
         if too_few:
-            why = (
-                f"staleness_limit = {state.rules.limit} is too small by {too_few} for the time that rollouts take here"
-            )
+            why = f"S = {state.rules.limit} is too small by {too_few} for the time that rollouts take here"
             return f"{text}; {why}", "work is issued by counting groups only, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts in flight, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"

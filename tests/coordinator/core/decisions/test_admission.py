@@ -110,6 +110,6 @@ def test_a_limit_that_is_too_small_is_reported_with_what_it_lacks() -> None:
     assert too_few(made.core._state) == 2  # ceil(100 / 60 + 1) = 3
     made.handle(announced(1))
     made.handle(BatchRequested(Step(0)))
-    assert "staleness_limit = 1 is too small by 2" in made.core.waiting(made.now).text
+    assert "S = 1 is too small by 2" in made.core.waiting(made.now).text
     assert made.core._state.newest_version == Version(1)
     assert too_few(world(turnaround_s=100.0, staleness_limit=3).core._state) == 0
