@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.events.restored import IDS_PER_INCARNATION
+from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.reputation_card import facts_of_saved
 from coordinator.core.status.wait_causes import WAITED
@@ -322,6 +323,8 @@ def _attempts(connection: RunReader, where: str, *values: object) -> list[dict[s
 
 def _fate(row: dict[str, Any]) -> str:
     match row["state"]:
+        case "dropped" if row["closed_reason"] == NEXT_TURN:
+            return "stored as a turn"
         case "dropped":
             return f"dropped: {row['closed_reason']}"
         case "trained":
@@ -379,7 +382,9 @@ def _attempt_events(row: dict[str, Any]) -> list[tuple[float, str, str]]:
         events.append((row["scored_unix_s"], f"scored {rollout}: reward {row['reward']:g}{why}", lease))
     if row["state"] == "trained":
         events.append((row["recorded_unix_s"], f"added {rollout} to the batch of step {row['step']}", ""))
-    if row["state"] == "dropped":
+    if row["state"] == "dropped" and row["closed_reason"] == NEXT_TURN:
+        events.append((row["closed_unix_s"], f"stored a turn of {of_group} from {row['peer_id']}", lease))
+    elif row["state"] == "dropped":
         reason = _literal(str(row["closed_reason"]))
         events.append((row["closed_unix_s"], f"dropped {of_group} from {row['peer_id']}: {reason}", lease))
     return events

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -133,16 +134,29 @@ def _moment(unix_s: float) -> str:
 def _fact(name: str, value: object, names: dict[str, str]) -> str:
     if name == "id":
         return f"id: {value}"
+    if name == "segments" and isinstance(value, list):
+        return f"segments: {'; '.join(_segment(one, names) for one in value)}"
     if name.endswith("_s") and isinstance(value, float):
         return f"{name.removesuffix('_s').replace('_', ' ')}: {value:.3g} s"
     return f"{name.removesuffix('_id').replace('_', ' ')}: {_in_words(value, names)}"
+
+
+def _segment(segment: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    from rollcast.wire.rollouts import ENVIRONMENT
+
+    tokens = "1 token" if segment["tokens"] == 1 else f"{segment['tokens']:,} tokens"
+    if segment["peer"] == ENVIRONMENT:
+        return f"{tokens} by the environment"
+    epoch = f" of epoch {segment['epoch']}" if segment["epoch"] else ""
+    return f"{tokens} by {names.get(segment['peer'], segment['peer'])} with version {segment['version']}{epoch}"
 
 
 def _in_words(value: object, names: dict[str, str]) -> str:
     """Return a fact as a person would write it, with the names of peers."""
     match value:
         case dict():
-            return ", ".join(f"{names.get(key, key)}: {_in_words(one, names)}" for key, one in value.items()) or "none"
+            named = {names.get(key, key.replace("_", " ")): _in_words(one, names) for key, one in value.items()}
+            return ", ".join(f"{key}: {one}" for key, one in named.items()) or "none"
         case list():
             return "; ".join(_in_words(one, names) for one in value) or "none"
         case str():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ async def test_explain_prints_the_history(tmp_path: Path, capsys: pytest.Capture
     assert explain("rollout", "1", run_folder=tmp_path) == 0
     shown = capsys.readouterr().out
     assert "rollout 1" in shown
+    assert re.search(r"segments: \d+ tokens? by \S+ with version \d", shown)
     assert "fate: trained in step 0" in shown
     assert explain("rollout", "1", run_folder=tmp_path, json_output=True) == 0
     story = json.loads(capsys.readouterr().out)

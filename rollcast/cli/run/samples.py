@@ -172,7 +172,8 @@ def _show(console: Console, one: Any) -> None:
     turns = getattr(one, "turns", ())
     if len(turns) > 1:
         for turn in turns:
-            console.print(f"[dim]{turn.role}, version {turn.version}[/dim]  {escape(turn.text)}", highlight=False)
+            made = f"{turn.role}, version {turn.version}" if turn.role == "assistant" else turn.role
+            console.print(f"[dim]{made}[/dim]  {escape(turn.text)}", highlight=False)
     else:
         console.print(f"[dim]output[/dim]  {escape(one.completion)}", highlight=False)
     if one.answer:
