@@ -43,13 +43,13 @@ function Now({ overview }) {
       <dl class="now-facts">
         <div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>
         <div><dt>Version</dt><dd>${count(overview.newest_version)}${overview.epoch ? `, epoch ${overview.epoch}` : ""}</dd></div>
-        <div><dt>Publishes</dt><dd>every ${plural(overview.publish_every_steps, "step")}${overview.staleness?.publish_auto ? ", as broadcasts allow" : ""}</dd></div>
+        <div><dt>Publishes</dt><dd>every ${overview.publish_every_steps === 1 ? "step" : plural(overview.publish_every_steps, "step")}${overview.staleness?.publish_auto ? ", as broadcasts allow" : ""}</dd></div>
       </dl>
     </div>
     <div class="now-progress">
       <p><span class="now-step">${count(overview.step)}</span><span class="muted">of ${count(overview.steps)} steps</span></p>
       <${Meter} value=${share} label="Learner steps done" tone=${overview.phase === "finished" ? "good" : ""} />
-      <p class="muted small">${percent(share)} done, ${duration(overview.elapsed_s)} so far${left(overview)}</p>
+      <p class="muted small">${percent(share)} done, ${duration(overview.elapsed_s)} ${ended(overview) ? "in all" : "so far"}${left(overview)}</p>
     </div>
   </section>`;
 }
@@ -108,7 +108,7 @@ const spent = (overview) => (known(overview.spent_usd) ? usd(overview.spent_usd)
 
 function Workers({ workers = {} }) {
   const others = ["standby", "lost", "quarantined", "drained", "banned"].filter((state) => workers[state]);
-  const note = others.map((state) => `${workers[state]} ${state}`).join(", ") || "all of them";
+  const note = others.map((state) => `${workers[state]} ${state}`).join(", ") || (workers.total ? "all of them" : "none is connected");
   return html`<a class="tile" href=${href("workers")}><span class="tile-label">Workers on</span>
     <span class="tile-value">${count(workers.on)}<span class="unit">${"\u202f"}of ${count(workers.total)}</span></span>
     <span class="tile-note" title=${note}>${note}</span>
