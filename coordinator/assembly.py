@@ -32,6 +32,7 @@ from coordinator.link.core_end import GATEWAYS_MAX, CoreEndSettings
 from coordinator.link.listener import GatewayListener
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.all_sinks import open_sinks
+from coordinator.prompts.loading import TaskLoading
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.authority import run_authority
@@ -110,13 +111,18 @@ class Coordinator:
 
 @asynccontextmanager
 async def started(
-    config: CoordinatorConfig, folder: RunFolder, leadership: Leadership | None = None, head: Invite | None = None
+    config: CoordinatorConfig,
+    folder: RunFolder,
+    leadership: Leadership | None = None,
+    head: Invite | None = None,
+    task: TaskLoading | None = None,
 ) -> AsyncIterator[Coordinator]:
     """Start every component; on leaving, stop what was started in the opposite order.
 
     Args:
         leadership: of a store in PostgreSQL; None: the store is SQLite.
         head: the head's invite, if this coordinator serves a cell; None: it has a run of its own.
+        task: the run's task, if it loads already, as it does at a standby; None: it is loaded.
 
     Raises:
         RollcastError: a component cannot start.
@@ -126,7 +132,7 @@ async def started(
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run, None if head is None else head.run_id)
         position = start.mixture_position if head is None else None  # a cell's prompts are the head's
-        problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards)
+        problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards, task)
         stack.push_async_callback(problems.close)
         # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())

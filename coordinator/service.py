@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import structlog
@@ -14,6 +14,7 @@ from coordinator.assembly import Coordinator, check, started
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.head import as_cell, head_of
+from coordinator.prompts.loading import TaskLoading
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
 from coordinator.stores.leadership import Leadership
@@ -52,14 +53,39 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     return_large_blocks()  # uploads are parsed in blocks of megabytes, a few at a time
     raise_open_files_limit()  # each member has two connections
     folder = await asyncio.to_thread(_prepare, config)
-    leadership = await leadership_of(config.store, folder, config.serve.advertise_host or config.serve.host, stop)
-    if config.store.url and leadership is None:  # a standby that was stopped before it led
-        return EXIT_INTERRUPTED
-    try:
-        return await _coordinate(config, folder, leadership, head, stop)
-    finally:
+    async with AsyncExitStack() as stack:
+        task = TaskLoading(config) if config.store.url else None  # a standby is ready before it leads
+        if task is not None:
+            stack.push_async_callback(task.close)
+        leadership = await _leadership(config, folder, task, stop)
         if leadership is not None:
-            await leadership.close()
+            stack.push_async_callback(leadership.close)
+        elif config.store.url:  # a standby that was stopped before it led
+            return EXIT_INTERRUPTED
+        return await _coordinate(config, folder, leadership, head, task, stop)
+
+
+async def _leadership(
+    config: CoordinatorConfig, folder: RunFolder, task: TaskLoading | None, stop: asyncio.Event
+) -> Leadership | None:
+    """Wait until this process leads; None if the store is SQLite, or if ``stop`` is set.
+
+    Raises:
+        RollcastError: the task of a standby cannot be loaded, so that it could not take over; see also leadership_of.
+    """
+    address = config.serve.advertise_host or config.serve.host
+    leading = asyncio.create_task(leadership_of(config.store, folder, address, stop))
+    loading = None if task is None else asyncio.create_task(task.loaded())
+    try:
+        await asyncio.wait([leading] if loading is None else [leading, loading], return_when=asyncio.FIRST_COMPLETED)
+        if loading is not None and loading.done() and not leading.done():
+            loading.result()
+        return await leading
+    finally:
+        waits = [leading] if loading is None else [leading, loading]
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 async def _coordinate(
@@ -67,9 +93,10 @@ async def _coordinate(
     folder: RunFolder,
     leadership: Leadership | None,
     head: Invite | None,
+    task: TaskLoading | None,
     stop: asyncio.Event,
 ) -> int:
-    async with started(config, folder, leadership, head) as coordinator:
+    async with started(config, folder, leadership, head, task) as coordinator:
         gc.freeze()  # the run's parts live as long as the process: the collector need not scan them again and again
         failure = await _wait_until_over(coordinator, leadership, stop)
         if isinstance(failure, LeadershipLost):  # the run goes on at the other coordinator, as do its members

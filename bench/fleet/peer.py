@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,6 +13,8 @@ import grpc
 import grpc.aio
 
 from bench.fleet.history import History
+from peer.session.silence import AnswerWatch
+from rollcast.wire.joining.diagnose import failed_hop
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -25,6 +27,7 @@ END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 HEARTBEAT_S = 1.0
 CALL_DEADLINE_S = 10.0
 AGAIN_AFTER_S = (0.02, 0.1)  # range of the uniform wait before a retry, short because restarts are measured
+PROBE_TIMEOUT_S = 2.0  # as in peer.session.session
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +59,52 @@ class SyntheticPeer:
         self._session: grpc.aio.StreamStreamCall[pb.PeerMessage, pb.CoordinatorMessage] | None = None
         self._stub: pb_grpc.CoordinatorStub | None = None
         self._sending = asyncio.Lock()
+        self._watch = AnswerWatch(HEARTBEAT_S)
         self.accepted = 0
         self.sessions = 0
         """Sessions that were opened."""
 
     async def live(self) -> None:
         """Run one session after another, at each of the coordinators' addresses in turn, until cancelled."""
+        addresses, turn = self._enrolment.grpc_addresses, 0
         try:
-            for address in itertools.cycle(self._enrolment.grpc_addresses):
+            while True:
+                address = addresses[turn % len(addresses)]
                 async with open_channel(address, self._enrolment.credentials) as channel:
+                    session = asyncio.create_task(
+                        self._one_session(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
+                    )
+                    turn += 1
                     try:
-                        await self._one_session(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
+                        turn = await self._end_of(session, turn)
                     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                         pass  # the coordinator cannot be reached
                     finally:
+                        session.cancel()
+                        await asyncio.gather(session, return_exceptions=True)
                         self._stub = self._session = None
                 await asyncio.sleep(self._rng.uniform(*AGAIN_AFTER_S))
         finally:
             for task in self._under_way.values():
                 task.cancel()
             await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    async def _end_of(self, session: asyncio.Task[None], turn: int) -> int:
+        """Wait until the session ends or, while it is silent, another coordinator answers; return the next turn."""
+        addresses = self._enrolment.grpc_addresses
+        others = range(turn, turn + len(addresses) - 1)
+        while not session.done():
+            await asyncio.wait((session,), timeout=self._watch.tick_s)
+            self._watch.tick()
+            if self._watch.is_silent:
+                for other in others:
+                    tls = self._enrolment.credentials.ssl_client_context()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(PROBE_TIMEOUT_S):
+                            if await failed_hop(addresses[other % len(addresses)], tls, reads_first=True) is None:
+                                return other
+        session.result()
+        return turn
 
     async def _one_session(self, stub: pb_grpc.CoordinatorStub) -> None:
         session = stub.Session()
@@ -87,10 +116,12 @@ class SyntheticPeer:
             has_held_leases=True,
             held_leases=sorted({lease_id for lease_id, _ in self._under_way}),
         )
+        self._watch = AnswerWatch(HEARTBEAT_S)
         await session.write(pb.PeerMessage(hello=hello))
         beating: asyncio.Task[None] | None = None
         try:
             while (message := await session.read()) is not END_OF_STREAM:
+                self._watch.message_received()
                 if beating is None:
                     self._stub, self._session, self.sessions = stub, session, self.sessions + 1
                     beating = asyncio.create_task(self._beat())
@@ -125,7 +156,11 @@ class SyntheticPeer:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S * self._rng.uniform(0.8, 1.2))
-            await self._send(heartbeat=pb.Heartbeat())
+            if len(self._enrolment.grpc_addresses) > 1:
+                self._watch.heartbeat_sent()
+                await self._send(heartbeat=pb.Heartbeat(sequence=1))
+            else:
+                await self._send(heartbeat=pb.Heartbeat())
             await self._request_work()
 
     async def _request_work(self) -> None:

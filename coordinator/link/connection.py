@@ -62,6 +62,11 @@ class LinkConnection(asyncio.BufferedProtocol):
         return self._items_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
 
     @property
+    def silent_s(self) -> float:
+        """Return for how long this end has heard nothing, in whole beats of its own."""
+        return self._silent_beats * BEAT_S
+
+    @property
     def ssl_object(self) -> ssl.SSLObject | None:
         """Return what TLS knows about the other end; None for a Unix socket."""
         return None if self._transport is None else self._transport.get_extra_info("ssl_object")

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 
 import structlog
@@ -22,6 +23,11 @@ log = structlog.get_logger()
 
 CONNECT_TIMEOUT_S = 10.0
 DELAY_MOST_S = 1.0  # between two attempts: everybody waits for the core
+# A core that is silent may be busy, so it keeps the link until LinkConnection gives it up, unless another one answers.
+SILENT_S = 2.0
+WATCH_S = 0.25  # between two looks at a silent core, and between two rounds of attempts to find another one
+READY_TIMEOUT_S = 2.0  # for a core to answer a greeting
+READY_POLL_S = 0.02
 
 
 class LinkDialler:
@@ -78,10 +84,27 @@ class LinkDialler:
         return backoff_delays_s(self._random, most_s=DELAY_MOST_S)
 
     async def _one_link(self, address: str) -> str:
-        """Hold one link from dial to end; return why it ended.
+        """Hold one link from dial to end, or links one after another, each of which replaced a silent one.
+
+        Return why the last one ended.
 
         Raises:
             OSError, RollcastError: it did not begin.
+        """
+        link, ended = await self._dial(address)
+        try:
+            while (found := await self._successor(link, ended, address)) is not None:
+                link.abort("the core was silent, and another one answered")
+                link, ended, address = found
+            return await ended
+        finally:
+            link.end("this end gave it up")
+
+    async def _dial(self, address: str) -> tuple[LinkConnection, asyncio.Future[str]]:
+        """Connect and greet a core.
+
+        Raises:
+            OSError, RollcastError: it cannot be reached.
         """
         loop, place = asyncio.get_running_loop(), host_and_port(address)
         link, ended = self._core.new_link()
@@ -93,10 +116,40 @@ class LinkDialler:
                     context, run_id = await self._tls()
                     await loop.create_connection(lambda: link, *place, ssl=context)
                     _check_core(link, run_id)
-            self._core.greet(link)
-            return await ended
-        finally:
+        except BaseException:
             link.end("this end gave it up")
+            raise
+        self._core.greet(link)
+        return link, ended
+
+    async def _successor(
+        self, link: LinkConnection, ended: asyncio.Future[str], address: str
+    ) -> tuple[LinkConnection, asyncio.Future[str], str] | None:
+        """Wait until another core has answered while this one is silent, and return its link; None: this one ended.
+
+        A standby does not listen before it leads, so that a core without a successor loses no link.
+        """
+        others = [one for one in self._addresses if one != address]
+        while True:
+            await asyncio.wait((ended,), timeout=WATCH_S)
+            if ended.done():
+                return None
+            if link.silent_s < SILENT_S:
+                continue
+            for other in others:
+                with suppress(OSError, RollcastError):
+                    new, new_ended = await self._dial(other)
+                    if await self._is_answered(new, new_ended):
+                        log.warning("the core is silent, and another one answers", silent=address, address=other)
+                        return new, new_ended, other
+                    new.abort("it did not answer the greeting")
+
+    async def _is_answered(self, link: LinkConnection, ended: asyncio.Future[str]) -> bool:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + READY_TIMEOUT_S
+        while not self._core.is_linked_by(link) and not ended.done() and loop.time() < end_s:
+            await asyncio.wait((ended,), timeout=READY_POLL_S)
+        return self._core.is_linked_by(link)
 
 
 def _check_core(link: LinkConnection, run_id: RunId) -> None:

@@ -105,6 +105,10 @@ class RemoteCore:
         link = LinkConnection(lambda body: self._received(link, body), lost)
         return link, ended
 
+    def is_linked_by(self, link: LinkConnection) -> bool:
+        """Return whether this link is the one to the core."""
+        return self._link is link
+
     def greet(self, link: LinkConnection) -> None:
         """Begin a link that is connected."""
         link.send(self._hello())
@@ -121,6 +125,8 @@ class RemoteCore:
                 raise MalformedMessage("the core must begin with Ready")
 
     def _linked(self, link: LinkConnection, ready: frames.Ready) -> None:
+        if self._link is not None and self._link is not link:  # silent, and a core that leads has answered
+            self._lost(self._link)
         self._link, self._router_replay, self.was_linked = link, ready.router_replay, True
         self._ready(ready)
         changed, self._welcome = self._welcome not in (b"", ready.welcome), ready.welcome

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from coordinator.config.config import CoordinatorConfig
 from coordinator.config.tasks import MixtureTask, RowsConfig
+from coordinator.environments.pool import EnvironmentPool
 from coordinator.prompts.tokenizers import run_tokenizer
-from coordinator.tasks.build import EVALUATION, build_single, build_task, part_seed, stages_of
+from coordinator.tasks.build import (
+    EVALUATION,
+    build_single,
+    build_task,
+    environments_of,
+    part_seed,
+    stages_of,
+    with_evaluation,
+)
 from coordinator.tasks.checks.task import Problem, TaskAdapter
 from coordinator.tasks.evaluation_sets import EvaluationSet, pick, texts_of, with_held_out
 from coordinator.tasks.mixture import PromptMixture, default_held_out
 from coordinator.tasks.multi_task import Mixed
+from coordinator.tasks.part_stream import Wanted
 from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.volatility import Volatility
+from coordinator.verifiers.build import build_scorer
 from rollcast.runtime.errors import TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.text.tokenizer import Tokenizer
@@ -59,24 +69,87 @@ class SkipLog:
         self._logged, self._next_at_s = counts, now_s + SKIPS_LOGGED_EVERY_S
 
 
-async def load(
-    config: CoordinatorConfig,
-    mixture_position: str | None,
-    start: Callable[[], Coroutine[Any, Any, None]],
-    thread: TaskThread,
-    volatility: Volatility | None,
-) -> Loaded:
-    """Build the mixture and the evaluation sets; ``start`` starts the verifiers meanwhile."""
-    starting = asyncio.create_task(start())
-    try:
-        async with deadline(_load_deadline_s(config), "the task to load"):
-            mixture, sets = await thread.run(lambda: _mixture(config, mixture_position, volatility))
-        await starting
-    except BaseException:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        raise
-    return Loaded(mixture, sets, SkipLog(mixture))
+class TaskLoading:
+    """A task that loads: a thread reads its data while its verifiers and environments start.
+
+    It needs nothing of the run's state, so that a standby has it ready before it leads. ``resumed`` then continues at
+    the run's position.
+    """
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        task = with_evaluation(config.task, config.evaluation_sets)
+        self.scorer = build_scorer(task, config.run.seed, config.verifier, tokenizer_folder=config.tokenizer.folder)
+        specs, pool = environments_of(config.task, config.evaluation_sets), config.environments
+        self.environments = EnvironmentPool(specs, pool.processes, pool.episodes_max) if specs else None
+        self.thread = TaskThread()
+        self._volatility: Volatility | None = None
+        self._is_closed = False
+        self._loading = asyncio.create_task(self._load(config))
+
+    async def loaded(self) -> Loaded:
+        """Wait until the task has loaded.
+
+        Raises:
+            TaskError: the task or its data is wrong, or too small for the held-out problems.
+            ModelError: the model's tokenizer cannot be used.
+            MissingExtra: a library of the task is not installed.
+        """
+        return await asyncio.shield(self._loading)
+
+    async def resumed(self, mixture_position: str | None, volatility: Volatility | None) -> Loaded:
+        """Wait until the task has loaded, and continue its mixture.
+
+        Args:
+            mixture_position: saved position of the mixture; None: its start.
+            volatility: chooses the problems to sample again; None: all of them are.
+
+        Raises:
+            TaskError: the position is not one of this task; see also ``loaded``.
+        """
+        self._volatility = volatility
+        loaded = await self.loaded()
+        if mixture_position is not None:
+            await self.thread.run(lambda: loaded.mixture.restore(mixture_position))
+        return loaded
+
+    async def close(self) -> None:
+        """Stop loading, then the verifiers and the environments, which it may be starting; a second call is ignored."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loading.cancel()
+        await asyncio.gather(self._loading, return_exceptions=True)
+        self.thread.close()
+        await asyncio.gather(self.scorer.close(), *([] if self.environments is None else [self.environments.close()]))
+
+    async def _load(self, config: CoordinatorConfig) -> Loaded:
+        starting = asyncio.create_task(self._start_workers())
+        try:
+            async with deadline(_load_deadline_s(config), "the task to load"):
+                mixture, sets = await self.thread.run(lambda: _mixture(config, self._wanted))
+            await starting
+        except BaseException:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
+        return Loaded(mixture, sets, SkipLog(mixture))
+
+    async def _start_workers(self) -> None:
+        """Start the verifiers and the environments; if either does not start, the other one is stopped.
+
+        Raises:
+            TaskError: see Scorer.start and EnvironmentPool.start.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.scorer.start())
+                if self.environments is not None:
+                    group.create_task(self.environments.start())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def _wanted(self, problem_id: str, times: int, step: int) -> bool:
+        return self._volatility is None or self._volatility.wanted(problem_id, times, step)
 
 
 def try_task(config: CoordinatorConfig) -> str:
@@ -87,7 +160,7 @@ def try_task(config: CoordinatorConfig) -> str:
     Raises:
         TaskError, ModelError, MissingExtra: the run would not start.
     """
-    mixture, sets = _mixture(config, None, None)
+    mixture, sets = _mixture(config)
     mixture.sample(1)
     held_out = ", ".join(f"{len(one.examples)} of {name}" for name, one in sets.items())
     return f"the task has problems to train on; held out: {held_out}; skipped so far: {sum(mixture.skipped.values())}"
@@ -100,9 +173,11 @@ def _load_deadline_s(config: CoordinatorConfig) -> float:
     return ROWS_LOAD_DEADLINE_S if rows else GENERATOR_LOAD_DEADLINE_S
 
 
-def _mixture(
-    config: CoordinatorConfig, position: str | None, volatility: Volatility | None
-) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
+def _always(problem_id: str, times: int, step: int) -> bool:
+    return True
+
+
+def _mixture(config: CoordinatorConfig, wanted: Wanted = _always) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
     seed, sampling = config.run.seed, config.sampling
     task = build_task(config.task, seed)
     others = {
@@ -127,10 +202,8 @@ def _mixture(
         sampling.new_tokens_max,
         stages=stages,
         kept_out=texts_of(sets),
-        wanted=volatility.wanted if volatility else _always,
+        wanted=wanted,
     )
-    if position is not None:
-        mixture.restore(position)
     own = mixture.held_out(held_out)
     for example in own:
         check_agents(example.problem, config.run.samples_per_group)
@@ -150,10 +223,6 @@ def check_agents(problem: Problem, samples_per_group: int) -> None:
             cause="each agent of a game takes one sample of its group",
             fix=f"set run.samples_per_group to a multiple of {len(agents)}, twice as many at least",
         )
-
-
-def _always(problem_id: str, times: int, step: int) -> bool:
-    return True
 
 
 def _tokenizer(task: TaskAdapter | Mixed, others: Sequence[TaskAdapter]) -> Tokenizer:

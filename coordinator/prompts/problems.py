@@ -7,7 +7,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from coordinator.config.config import CoordinatorConfig
@@ -16,17 +15,15 @@ from coordinator.core.lent.lent import is_lent
 from coordinator.environments.pool import EnvironmentPool
 from coordinator.ledger.store import ProblemReward
 from coordinator.prompts.evaluation_games import EvaluationGames, Played, cut_newest, split_turns
-from coordinator.prompts.loading import Loaded, load
+from coordinator.prompts.loading import Loaded, TaskLoading
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
-from coordinator.tasks.build import EVALUATION, environments_of, with_evaluation
+from coordinator.tasks.build import EVALUATION
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture, TrainingPrompt
-from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.volatility import Difficulty, Volatility
-from coordinator.verifiers.build import build_scorer
-from coordinator.verifiers.scorer import Failed, ScoreItem, Scorer, Verdict, score_again
+from coordinator.verifiers.scorer import Failed, ScoreItem, Verdict, score_again
 from rollcast.runtime.errors import MalformedMessage, NotScored, TaskError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RolloutId
@@ -51,23 +48,21 @@ class Problems:
     def __init__(
         self,
         tokenizer: TextTokenizer,
-        scorer: Scorer,
-        thread: TaskThread,
+        task: TaskLoading,
         loading: asyncio.Task[Loaded],
         volatility: Volatility | None,
         stop_strings: Sequence[str] = (),
-        environments: EnvironmentPool | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.environments = environments  # None: no problem has one
+        self.environments = task.environments  # None: no problem has one
         self._games: EvaluationGames | None = None
-        self._scorer = scorer
+        self._task = task
+        self._scorer = task.scorer
         self._held_out_scored = 0
-        self._thread = thread
         self._loading = loading
         self._volatility = volatility
         if isinstance(tokenizer, Tokenizer):
-            scorer.decode_by(tokenizer.to_json())
+            task.scorer.decode_by(tokenizer.to_json())
         self.ends = StopStrings(stop_strings, tokenizer.decode)
         self._sampled: OrderedDict[str, Problem] = OrderedDict()
 
@@ -79,6 +74,7 @@ class Problems:
         sampled: Sequence[Problem] = (),
         tokenizer_json: str | None = None,
         rewards: Iterable[ProblemReward] = (),
+        task: TaskLoading | None = None,
     ) -> Problems:
         """Load the task, set its held-out problems apart, start its verifiers, and resume the mixture.
 
@@ -88,6 +84,7 @@ class Problems:
             tokenizer_json: the run's own tokenizer; None at its first start. With it, the task loads in the background,
                 see ``failed``.
             rewards: the ledger's reward figures of problems.
+            task: the task, if it loads already, to be closed with the problems; None: it is loaded.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
@@ -95,13 +92,9 @@ class Problems:
             ConfigError: a stop string has characters that no completion can have.
             MissingExtra: a library of the task is not installed.
         """
-        task, folder = with_evaluation(config.task, config.evaluation_sets), config.tokenizer.folder
-        scorer = build_scorer(task, config.run.seed, config.verifier, tokenizer_folder=folder)
-        environments = _environments(config)
-        thread = TaskThread()
+        task = task or TaskLoading(config)
         volatility = _volatility(config, rewards)
-        start = partial(_start, scorer, environments)
-        loading = asyncio.create_task(load(config, mixture_position, start, thread, volatility))
+        loading = asyncio.create_task(task.resumed(mixture_position, volatility))
         try:
             if tokenizer_json is None:
                 tokenizer = (await loading).mixture.tokenizer
@@ -109,11 +102,11 @@ class Problems:
                 tokenizer = await asyncio.to_thread(stored_tokenizer, config.tokenizer, tokenizer_json)
             check_stop_strings(tokenizer, config.sampling.stop_strings)
         except BaseException:
-            await _stop(loading, thread, scorer, environments)
+            await _stop(loading, task)
             raise
-        problems = cls(tokenizer, scorer, thread, loading, volatility, config.sampling.stop_strings, environments)
-        if environments is not None:
-            problems._games = _games(config, environments, tokenizer)
+        problems = cls(tokenizer, task, loading, volatility, config.sampling.stop_strings)
+        if task.environments is not None:
+            problems._games = _games(config, task.environments, tokenizer)
         problems._keep(sampled)
         return problems
 
@@ -136,7 +129,7 @@ class Problems:
         """Stop the verifiers, the environments and the thread."""
         if self._games is not None:
             await self._games.close()
-        await _stop(self._loading, self._thread, self._scorer, self.environments)
+        await _stop(self._loading, self._task)
 
     async def sample(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
         """Return the next problems of the mixture; ``steps``: see SupplyPrompts.
@@ -284,41 +277,15 @@ class Problems:
     async def _in_thread(self, work: Callable[[PromptMixture], T]) -> T:
         loaded = await self._loaded()
         async with deadline(GENERATOR_DEADLINE_S, "the task's generator"):
-            result = await self._thread.run(lambda: work(loaded.mixture))
+            result = await self._task.thread.run(lambda: work(loaded.mixture))
         loaded.skips.log_changes(time.monotonic())
         return result
 
 
-async def _start(scorer: Scorer, environments: EnvironmentPool | None) -> None:
-    """Start the verifiers and the environments; if either does not start, the other one is stopped.
-
-    Raises:
-        TaskError: see Scorer.start and EnvironmentPool.start.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(scorer.start())
-            if environments is not None:
-                group.create_task(environments.start())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-async def _stop(
-    loading: asyncio.Task[Loaded], thread: TaskThread, scorer: Scorer, environments: EnvironmentPool | None
-) -> None:
-    """Stop loading before the scorer and the environments, which it may be starting."""
+async def _stop(loading: asyncio.Task[Loaded], task: TaskLoading) -> None:
     loading.cancel()
     await asyncio.gather(loading, return_exceptions=True)
-    thread.close()
-    await asyncio.gather(scorer.close(), *([] if environments is None else [environments.close()]))
-
-
-def _environments(config: CoordinatorConfig) -> EnvironmentPool | None:
-    """Return the pool of the environments that the tasks have; None if they have none."""
-    specs = environments_of(config.task, config.evaluation_sets)
-    pool = config.environments
-    return EnvironmentPool(specs, pool.processes, pool.episodes_max) if specs else None
+    await task.close()
 
 
 def _games(config: CoordinatorConfig, environments: EnvironmentPool, tokenizer: TextTokenizer) -> EvaluationGames:

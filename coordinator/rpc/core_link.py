@@ -141,6 +141,7 @@ class WelcomeSettings:
                 partial_interval_s=self.partial_interval_s,
                 tokenizer_json=self.tokenizer_json,
                 router_replay=self.router_replay,
+                answers_heartbeats=True,
             )
         )
 

@@ -115,8 +115,11 @@ class PeerCalls:
                         await self._core.renew(channel, message.certificate_request.csr_pem)
                     case "accusation":
                         await self._core.accused(caller.peer_id, message.accusation)
-                    case _:
+                    case kind:
                         self._core.apply(caller.peer_id, event_of(caller.peer_id, message))
+                        if kind == "heartbeat" and (sequence := message.heartbeat.sequence):
+                            answer = pb.HeartbeatAnswer(sequence=sequence)
+                            channel.send(pb.CoordinatorMessage(heartbeat_answer=answer))
             channel.end("the peer closed the connection")
         except RollcastError as error:
             channel.end(_one_line(error))

@@ -37,6 +37,16 @@ class Coordinators:
         """The address to try now."""
         return self._places[self._index].address
 
+    @property
+    def others(self) -> list[str]:
+        """The other addresses, the next one to try first; empty if there is one address only."""
+        count = len(self._places)
+        return [self._places[(self._index + step) % count].address for step in range(1, count)]
+
+    def move_to(self, address: str) -> None:
+        """Try this address, one of ``others``, next."""
+        self._index = [place.address for place in self._places].index(address)
+
     def opened(self) -> None:
         """Record a session at ``current``: all earlier problems are over."""
         for place in self._places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -17,6 +18,7 @@ import grpc
 import structlog
 
 from peer.session.coordinators import Coordinators
+from peer.session.silence import AnswerWatch
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.joining.diagnose import HopFailed
@@ -35,6 +37,12 @@ WRITE_TIMEOUT_S = 10.0  # a stream that accepts no message for this long counts 
 FLUSH_TIMEOUT_S = 0.4  # share of a stopping peer's 2 s that the last messages and Goodbye may take
 HOPS_TIMEOUT_S = 15.0  # to find out which hop to the coordinator failed
 DELAY_MOST_S = 10.0  # between two attempts
+# Where a run has several coordinators or gateways, another one serves within seconds of a loss: the first attempts
+# follow each other more closely, for some 10 s.
+SOON_DELAY_MOST_S = 1.0
+SOON_ATTEMPTS = 20
+PROBE_TIMEOUT_S = 2.0  # for another coordinator to answer while ours is silent
+PROBE_DELAY_S = (0.2, 1.0)  # between two rounds of such probes: the first ceiling of the backoff, and the last
 LAG_KEPT = 0.9  # share of the longest delay of a heartbeat that the next one still reports
 # A retry does not help after these statuses; any other may come from a coordinator that is restarting.
 FINAL_CODES = frozenset(
@@ -211,7 +219,7 @@ class Session:
                     self.search.opened()
                     log.info("session opened", coordinator=welcome.software)
                     self._listener.opened(welcome)
-                    cause = await self._exchange(call, welcome.heartbeat_interval_s)
+                    cause = await self._exchange(call, welcome)
                 finally:
                     end_call(call)
         except grpc.aio.AioRpcError as error:
@@ -266,12 +274,20 @@ class Session:
         if not welcome.heartbeat_interval_s > 0.0:
             raise MalformedMessage(f"a heartbeat interval of {welcome.heartbeat_interval_s} s")
 
-    async def _exchange(self, call: Any, heartbeat_interval_s: float) -> str:
-        """Read and write until one of the two ends; returns why, or raises what it raised."""
-        reader = asyncio.create_task(self._read(call), name="session-read")
-        writer = asyncio.create_task(self._write(call, heartbeat_interval_s), name="session-write")
+    async def _exchange(self, call: Any, welcome: pb.Welcome) -> str:
+        """Read and write until one of the two ends, or another coordinator answers while this one is silent.
+
+        Return why, or raise what the reader or the writer raised.
+        """
+        interval_s = welcome.heartbeat_interval_s
+        watch = AnswerWatch(interval_s) if welcome.answers_heartbeats and self.search.others else None
+        reader = asyncio.create_task(self._read(call, watch), name="session-read")
+        writer = asyncio.create_task(self._write(call, interval_s, watch), name="session-write")
+        leaving = asyncio.create_task(self._other_answers(watch), name="session-watch")
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader, writer, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() and not reader.done() and not writer.done():
+                return leaving.result()
             if writer.done() and writer.exception() is None:
                 # Goodbye is written: the coordinator ends the stream when it has read it.
                 await asyncio.wait((reader,), timeout=FLUSH_TIMEOUT_S)
@@ -285,15 +301,49 @@ class Session:
                 writer if timed_out or not reader.done() else reader
             ).result() or "the coordinator ended the session"
         finally:
-            for task in (reader, writer):
+            for task in (reader, writer, leaving):
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
-            del reader, writer, task  # an exception of theirs refers to this frame: the cycle would keep the connection
+            await asyncio.gather(reader, writer, leaving, return_exceptions=True)
+            del (
+                reader,
+                writer,
+                leaving,
+                task,
+            )  # an exception of theirs refers to this frame: the cycle would keep the connection
 
-    async def _read(self, call: Any) -> str:
+    async def _other_answers(self, watch: AnswerWatch | None) -> str:
+        """Wait until the coordinator is silent and another one answers; return why this session ends then.
+
+        A standby does not listen before it leads. So a coordinator that is busy, or frozen without a successor, keeps
+        its sessions, and thousands of members do not all reconnect because it was late.
+        """
+        if watch is None:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("unreachable")
+        delays = self._probe_delays()
+        while True:
+            await asyncio.sleep(watch.tick_s)
+            watch.tick()
+            if not watch.is_silent:
+                delays = self._probe_delays()
+                continue
+            for address in self.search.others:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PROBE_TIMEOUT_S):
+                        if await self._failed_hop(address) is None and watch.is_silent:
+                            silent = self.search.current
+                            self.search.move_to(address)
+                            return f"{silent} does not answer heartbeats, and {address} answers"
+            await asyncio.sleep(next(delays))
+
+    async def _read(self, call: Any, watch: AnswerWatch | None) -> str:
         with connection_lost("reading from the session"):  # a write that times out cancels the call
             while (message := await call.read()) is not END_OF_STREAM:
                 body = message.WhichOneof("body")
+                if watch is not None:
+                    watch.message_received()
+                if body == "heartbeat_answer":
+                    continue
                 if body == "refused":
                     raise refusal(message.refused)
                 if body == "stop":
@@ -308,8 +358,8 @@ class Session:
             details = await call.details()
             raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details, details)
 
-    async def _write(self, call: Any, heartbeat_interval_s: float) -> str:
-        loop = asyncio.get_running_loop()
+    async def _write(self, call: Any, heartbeat_interval_s: float, watch: AnswerWatch | None) -> str:
+        loop, numbers = asyncio.get_running_loop(), itertools.count(1)
         next_heartbeat_s, lag_s = loop.time(), 0.0
         while True:
             while self._outbox:
@@ -322,6 +372,9 @@ class Session:
                 next_heartbeat_s = loop.time() + heartbeat_interval_s
                 heartbeat = self._heartbeat()
                 heartbeat.loop_lag_s = lag_s
+                if watch is not None:
+                    heartbeat.sequence = next(numbers)
+                    watch.heartbeat_sent()
                 await self._write_one(call, pb.PeerMessage(heartbeat=heartbeat))
             self._outbox_changed.clear()
             if not self._outbox and not self._closing.is_set():
@@ -340,7 +393,15 @@ class Session:
                 await self._closing.wait()
 
     def _delays(self) -> Iterator[float]:
-        return backoff_delays_s(self._random, first_s=0.2, most_s=DELAY_MOST_S)
+        if not self.search.others:
+            return backoff_delays_s(self._random, first_s=0.2, most_s=DELAY_MOST_S)
+        soon = backoff_delays_s(self._random, first_s=0.2, most_s=SOON_DELAY_MOST_S)
+        later = backoff_delays_s(self._random, first_s=SOON_DELAY_MOST_S, most_s=DELAY_MOST_S)
+        return itertools.chain(itertools.islice(soon, SOON_ATTEMPTS), later)
+
+    def _probe_delays(self) -> Iterator[float]:
+        first_s, most_s = PROBE_DELAY_S
+        return backoff_delays_s(self._random, first_s=first_s, most_s=most_s)
 
 
 def _after(now: float, seconds: float | None) -> float:

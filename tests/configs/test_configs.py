@@ -56,7 +56,7 @@ def test_configurations(folder: Path, text: str) -> None:
         return
     config = parse_config(values, CoordinatorConfig, source="docs/data.md")
     if not isinstance(config.task, HuggingFaceTask):
-        mixture, sets = _mixture(config.model_copy(update={"held_out_problems": 8}), None, None)
+        mixture, sets = _mixture(config.model_copy(update={"held_out_problems": 8}))
         assert len(mixture.sample(20)) == 20
         assert list(sets) == ["held_out", *config.evaluation_sets]
 

@@ -642,7 +642,7 @@ class PeerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ..., reachability: _Optional[_Union[Reachability, _Mapping]] = ..., punch_request: _Optional[_Union[PunchRequest, _Mapping]] = ..., punch_outcome: _Optional[_Union[PunchOutcome, _Mapping]] = ..., dial_back_outcome: _Optional[_Union[DialBackOutcome, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "at_version_swap", "partial_interval_s", "tokenizer_json", "router_replay")
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "at_version_swap", "partial_interval_s", "tokenizer_json", "router_replay", "answers_heartbeats")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -656,6 +656,7 @@ class Welcome(_message.Message):
     PARTIAL_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
     ROUTER_REPLAY_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     learner_public_key: bytes
@@ -669,7 +670,14 @@ class Welcome(_message.Message):
     partial_interval_s: float
     tokenizer_json: str
     router_replay: bool
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., at_version_swap: _Optional[str] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ..., router_replay: _Optional[bool] = ...) -> None: ...
+    answers_heartbeats: bool
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., at_version_swap: _Optional[str] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ..., router_replay: _Optional[bool] = ..., answers_heartbeats: _Optional[bool] = ...) -> None: ...
+
+class HeartbeatAnswer(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class TokenizerRequest(_message.Message):
     __slots__ = ("sha256",)
@@ -796,7 +804,7 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., what: _Optional[str] = ..., fix: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records", "banned", "audit_verdict")
+    __slots__ = ("welcome", "leases", "relay_plan", "announcement", "lease_revoke", "stop", "certificate", "refused", "probe", "activation", "punch", "dial_back", "dial_verdict", "circuit_relays", "peer_records", "banned", "audit_verdict", "heartbeat_answer")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     RELAY_PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -814,6 +822,7 @@ class CoordinatorMessage(_message.Message):
     PEER_RECORDS_FIELD_NUMBER: _ClassVar[int]
     BANNED_FIELD_NUMBER: _ClassVar[int]
     AUDIT_VERDICT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_ANSWER_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     leases: Leases
     relay_plan: RelayPlan
@@ -831,7 +840,8 @@ class CoordinatorMessage(_message.Message):
     peer_records: PeerRecords
     banned: Banned
     audit_verdict: AuditVerdict
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., audit_verdict: _Optional[_Union[AuditVerdict, _Mapping]] = ...) -> None: ...
+    heartbeat_answer: HeartbeatAnswer
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., leases: _Optional[_Union[Leases, _Mapping]] = ..., relay_plan: _Optional[_Union[RelayPlan, _Mapping]] = ..., announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., lease_revoke: _Optional[_Union[LeaseRevoke, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., activation: _Optional[_Union[Activation, _Mapping]] = ..., punch: _Optional[_Union[Punch, _Mapping]] = ..., dial_back: _Optional[_Union[DialBack, _Mapping]] = ..., dial_verdict: _Optional[_Union[DialVerdict, _Mapping]] = ..., circuit_relays: _Optional[_Union[CircuitRelays, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ..., banned: _Optional[_Union[Banned, _Mapping]] = ..., audit_verdict: _Optional[_Union[AuditVerdict, _Mapping]] = ..., heartbeat_answer: _Optional[_Union[HeartbeatAnswer, _Mapping]] = ...) -> None: ...
 
 class AuditVerdict(_message.Message):
     __slots__ = ("state", "reason", "rollout_id", "token_at", "margin_nats", "bound_nats", "sampler", "rollouts", "left_out", "peer_id")

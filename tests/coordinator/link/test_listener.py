@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +128,34 @@ async def test_an_address_that_cannot_be_bound_is_named(issued: Callable[[Role],
     with pytest.raises(PortInUse, match="cannot listen on"):
         await second.listen("./missing/gateways", context)
     await first.close(over="")
+
+
+async def test_a_silent_core_is_left_once_another_one_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.link.connection.BEAT_S", 0.05)
+    monkeypatch.setattr("coordinator.link.connection.SILENT_BEATS", 1000)  # the link itself lasts
+    monkeypatch.setattr("coordinator.link.dialler.SILENT_S", 0.1)
+    monkeypatch.setattr("coordinator.link.dialler.WATCH_S", 0.02)
+    silent, leads = str(tmp_path / "silent"), str(tmp_path / "leads")
+    first = listener()
+    await first.listen(silent, ssl.create_default_context())
+    readied: list[object] = []
+    core = RemoteCore(hello, readied.append)
+
+    async def tls() -> tuple[ssl.SSLContext, RunId]:
+        raise AssertionError("both are Unix sockets")
+
+    dialling = asyncio.create_task(LinkDialler(core, [silent, leads], tls, WAIT_S, Random(0)).run())
+    await until(lambda: bool(readied))
+    (end,) = first._ends
+    end.link._beat_timer.cancel()  # type: ignore[union-attr]  # as of a frozen process
+    await until(lambda: core._link is not None and core._link.silent_s > 0.3)
+    assert len(readied) == 1, "no other core listens yet"
+    second = listener()
+    await second.listen(leads, ssl.create_default_context())
+    await until(lambda: len(readied) == 2)
+    assert second.sessions() == {"west": 0}
+    assert not dialling.done()
+    dialling.cancel()
+    await asyncio.gather(dialling, return_exceptions=True)
+    for one in (first, second):
+        await one.close("")

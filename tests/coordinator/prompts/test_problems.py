@@ -12,13 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.config.config import CoordinatorConfig, TokenizerConfig
-from coordinator.prompts.loading import SkipLog, check_agents
+from coordinator.prompts.loading import SkipLog, TaskLoading, check_agents
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.tokenizers import check_stop_strings, run_tokenizer, stored_tokenizer
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.reasoning_gym import ReasoningGym
-from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.rows import Rows
 from coordinator.verifiers.scorer import Scored, ScoreItem, Verdict
 from rollcast.runtime.errors import ConfigError, TaskError
@@ -165,16 +164,28 @@ class Decoding:
         return verdict
 
 
+class ScoredBy:
+    """A task that has this scorer, and nothing else."""
+
+    environments = None
+
+    def __init__(self, scorer: Decoding) -> None:
+        self.scorer = scorer
+
+    async def close(self) -> None:
+        await self.scorer.close()
+
+
 async def test_where_the_scorer_decodes_no_completion_is_decoded_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    scorer, thread = Decoding(), TaskThread()
+    task = ScoredBy(Decoding())
     monkeypatch.setattr(Tokenizer, "decode", lambda *_: pytest.fail("decoded on the loop"))
-    problems = Problems(SMALL, scorer, thread, asyncio.create_task(asyncio.sleep(0)), None)  # type: ignore[arg-type]
+    problems = Problems(SMALL, task, asyncio.create_task(asyncio.sleep(0)), None)  # type: ignore[arg-type]
     problems._keep([Problem("p", "1+1=", "2", {})])
     verdict = await problems.score(RolloutId(1), "p", pack_ids((2, 70_000)))
     await problems.close()
     assert verdict == Scored("rollout 1", Score(1.0, True))
-    assert scorer.tokenizer_json == SMALL.to_json()
-    assert [one.token_ids for one in scorer.items] == [b"\x02\0\0\0\x70\x11\x01\0"]
+    assert task.scorer.tokenizer_json == SMALL.to_json()
+    assert [one.token_ids for one in task.scorer.items] == [b"\x02\0\0\0\x70\x11\x01\0"]
 
 
 def test_resumed_run_keeps_its_tokenizer(tmp_path: Path) -> None:
@@ -200,3 +211,18 @@ def test_the_agents_of_a_game_share_the_samples_of_a_group_evenly() -> None:
     check_agents(Problem("sum:0", "1+1=", "2", {}), 3)
     with pytest.raises(TaskError, match="2 agents, and a group 3 samples"):
         check_agents(game, 3)
+
+
+async def test_a_task_that_loaded_before_continues_at_the_position_that_is_known_later() -> None:
+    settings = config(32, 16)
+    first = await Problems.start(settings, None)
+    task = TaskLoading(settings)
+    try:
+        before = await first.sample(3)
+        await task.loaded()  # as at a standby
+        again = await Problems.start(settings, before[1].mixture_position, (), first.tokenizer.to_json(), (), task)
+        assert await again.sample(1) == before[2:]
+        await again.close()
+    finally:
+        await first.close()
+        await task.close()

@@ -206,7 +206,9 @@ async def _a_second_place_is_refused_and_a_move_is_not(coordinator: Running) -> 
         async with Member(enrolment) as copy:
             await copy.hello(instance_id="copy")
             assert isinstance(await error_of(copy.session), Unreachable), "which of the two is there is not certain yet"
-        await first.say(heartbeat=pb.Heartbeat(sequence=1, state="idle"))
+        await first.say(heartbeat=pb.Heartbeat(state="idle"))
+        await first.say(heartbeat=pb.Heartbeat(sequence=7, state="idle"))
+        assert (await first.next("heartbeat_answer")).sequence == 7, "the only one that asked for an answer"
         assert (await _answer(enrolment, "copy")).refused.code == "RC306"
         assert (await _answer(enrolment, "attic")).HasField("welcome"), "the same place: its connection broke"
     assert (await _answer(enrolment, "cellar")).HasField("welcome")

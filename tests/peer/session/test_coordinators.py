@@ -30,6 +30,13 @@ def test_addresses_are_tried_in_turn_for_ever() -> None:
     assert tried == ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1", "a:1"]
 
 
+def test_the_search_can_move_to_any_other_address() -> None:
+    search = Coordinators(["a:1", "b:1", "c:1"])
+    search.move_to("b:1")
+    assert (search.current, search.others) == ("b:1", ["c:1", "a:1"])
+    assert Coordinators(["a:1"]).others == []
+
+
 def test_the_address_of_the_last_session_is_tried_first() -> None:
     search = Coordinators(["a:1", "b:1"])
     search.failed(REFUSED, 0.0)

@@ -340,3 +340,50 @@ async def test_sessions_that_ended_leave_no_connection_behind(tmp_path: Path) ->
             await until(lambda: connections_to(coordinator.address) == 1)
     finally:
         gc.enable()
+
+
+def announces_answers() -> pb.CoordinatorMessage:
+    return welcome(answers_heartbeats=True)
+
+
+async def test_a_silent_coordinator_is_left_once_another_one_answers(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as first:
+        second = ScriptedCoordinator(first.ca)
+        await second.start()
+        address = second.address
+        await second.stop()  # a standby that does not lead yet
+        fixture = Fixture(first, addresses=(first.address, address))
+        try:
+            session = await first.next_session(announces_answers())
+            beat = await session.expect("heartbeat")
+            await session.expect("heartbeat", lambda one: one.sequence > beat.sequence + 20)
+            assert not session.ended.is_set(), "nobody else answers"
+            second = ScriptedCoordinator(first.ca)
+            await second.start(int(address.rpartition(":")[2]))
+            await second.next_session()
+            await fixture.listener.wait_for("opened", 2)
+            (lost,) = [detail for kind, detail in fixture.listener.events if kind == "lost"]
+            assert f"{first.address} does not answer heartbeats" in lost
+        finally:
+            await second.stop()
+            fixture.running.cancel()
+            with suppress(asyncio.CancelledError, RollcastError):
+                await fixture.running
+
+
+async def test_a_coordinator_that_answers_keeps_its_sessions(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as first:
+        second = ScriptedCoordinator(first.ca)
+        await second.start()
+        fixture = Fixture(first, addresses=(first.address, second.address))
+        try:
+            session = await first.next_session(announces_answers())
+            for sequence in range(1, 21):
+                await session.expect("heartbeat", lambda one, sequence=sequence: one.sequence == sequence)  # type: ignore[misc]
+                session.send(pb.CoordinatorMessage(heartbeat_answer=pb.HeartbeatAnswer(sequence=sequence)))
+            assert fixture.listener.events == [("opened", "scripted")], "answers concern the session alone"
+        finally:
+            await second.stop()
+            fixture.running.cancel()
+            with suppress(asyncio.CancelledError, RollcastError):
+                await fixture.running
