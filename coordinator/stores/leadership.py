@@ -30,6 +30,7 @@ from rollcast.runtime.errors import LeadershipLost
 
 RENEW_S = 0.5
 TTL_S = 3.0
+PAST_END_S = 0.02  # a standby tries again so long after the leader's time is over
 
 _log = structlog.get_logger()
 
@@ -163,7 +164,7 @@ async def lead(url: str, holder: str, address: str, *, outage_max_s: float) -> L
                 connection, waiting.connection = waiting.connection, None
                 _log.info("this coordinator leads", epoch=epoch)
                 return Leadership(url, connection, epoch)
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(waiting.pause_s)
     finally:
         if attempt is not None and not attempt.done():
             await asyncio.wait((attempt,))  # its statements have time limits
@@ -178,16 +179,22 @@ class _Waiting:
         self._names = (holder, address)
         self._said = ""
         self.connection: PostgresConnection | None = None
+        self.pause_s = RENEW_S
+        """Seconds until the next attempt: at most RENEW_S, less if the leader's time is over before."""
 
     def attempt(self) -> int | None:
         """Try once to lead."""
+        self.pause_s = RENEW_S
         if self.connection is None:
             self.connection = connect(self._url)
             migrate(self.connection)
         epoch = take(self.connection, *self._names)
-        if epoch is None and (now := held(self.connection)).holder != self._said:
-            self._said = now.holder
-            _log.info("standby: another coordinator leads", holder=now.holder, address=now.address, epoch=now.epoch)
+        if epoch is None:
+            now = held(self.connection)
+            self.pause_s = min(RENEW_S, max(now.left_s, 0.0) + PAST_END_S)
+            if now.holder != self._said:
+                self._said = now.holder
+                _log.info("standby: another coordinator leads", holder=now.holder, address=now.address, epoch=now.epoch)
         return epoch
 
     def close(self) -> None:

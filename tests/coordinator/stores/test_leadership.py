@@ -13,7 +13,7 @@ from coordinator.stores import leadership
 from coordinator.stores.leadership import give_up, held, renew, take
 from coordinator.stores.opening import leadership_of, open_store
 from coordinator.stores.postgres import LEADER, connect, errors
-from coordinator.stores.postgres_schema import migrate
+from coordinator.stores.postgres_schema import NOW_UNIX_S, migrate
 from coordinator.stores.reader import has_run, reading
 from coordinator.stores.story import story_of
 from coordinator.views.event_rows import StoryRows, Wanted
@@ -48,6 +48,20 @@ def test_one_leads_until_its_time_is_over(url: str) -> None:
     assert not renew(connection, first)
     give_up(connection, first)  # no longer its to give up
     assert take(connection, "a", "host-a") is None
+    connection.close()
+
+
+def test_a_standby_tries_again_just_after_the_leaders_time_is_over(url: str) -> None:
+    connection = connect(url)
+    migrate(connection)
+    take(connection, "a", "host-a")
+    standby = leadership._Waiting(url, "b", "host-b")
+    assert standby.attempt() is None
+    assert standby.pause_s == leadership.RENEW_S
+    connection.execute(f"UPDATE leadership SET until_unix_s = {NOW_UNIX_S} + 0.2")
+    assert standby.attempt() is None
+    assert standby.pause_s <= 0.2 + leadership.PAST_END_S
+    standby.close()
     connection.close()
 
 
