@@ -229,6 +229,7 @@ class Load:
         self._watch.sample()
         self._gateways_cpu_s = sum(one.cpu_s() for one in self._gateways) - gateways_before_s
         self._figures |= {"cores": self._watch.cores, "rss_mb": self._watch.rss_mb, "connected": fleet.connected - 1}
+        self._figures["gateways_rss_mb"] = sum(one.rss_mb() for one in self._gateways)
         self._figures["loop_block_ms_max"] = 1e3 * self._block_s
         self._figures["heartbeats_s"] = fleet.answers.heartbeats / took_s
         self._seconds = took_s

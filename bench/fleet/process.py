@@ -184,6 +184,11 @@ class GatewayProcess:
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
+    def rss_mb(self) -> float:
+        """Return the resident memory of the process in MB."""
+        assert self._process is not None
+        return float(psutil.Process(self._process.pid).memory_info().rss) / 1e6
+
     def listening(self) -> bool:
         """Whether peers can connect.
 
