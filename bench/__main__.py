@@ -87,6 +87,7 @@ BENCHES = {
         "dashboard": (
             "Measure the dashboard of 1,000 workers: first paint, main-thread time per update, cost of 20 viewers."
         ),
+        "views": "Measure how long the views of 10,000 members hold the coordinator's event loop.",
         "caps": "Measure how far a peer's rates are from its caps, and its traffic a second after a pause.",
         "newcomer": ("Go from a clean environment to the first accepted rollout; count the commands and the seconds."),
     },
