@@ -69,6 +69,7 @@ from rollcast.wire.rollouts import Sampling, sampling_to_pb
 
 log = structlog.get_logger()
 
+ANSWER_BEATS = 2.0  # heartbeat intervals that the answer to one may take
 CALLS_GRACE_S = 1.0  # for calls still running when the control port closes
 
 
@@ -410,8 +411,21 @@ def _local_core(coordinator: Coordinator) -> LocalCore:
         software=f"rollcast {software_version()}",
         tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
         router_replay=config.sampling.router_replay,
+        answer_s=_answer_s(config),
     )
     return LocalCore(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger)
+
+
+def _answer_s(config: CoordinatorConfig) -> float:
+    """Return within what time heartbeats are usually answered, in seconds.
+
+    Several gateways listen at the same time, so that peers of one that is only busy would leave it at once: they wait
+    as long as the coordinator would wait for them. A standby listens only when it leads.
+    """
+    membership = config.membership
+    if config.gateways.addresses:
+        return membership.heartbeat_timeout_s
+    return ANSWER_BEATS * membership.heartbeat_interval_s
 
 
 def _servicer(coordinator: Coordinator, peers: PeerCalls, tokenizer: TokenizerCalls) -> Servicer:

@@ -25,6 +25,7 @@ from rollcast.wire.token_ids import pack_ids
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 HEARTBEAT_S = 1.0
+ANSWER_S = 2.0  # as the coordinator announces it at this interval
 CALL_DEADLINE_S = 10.0
 AGAIN_AFTER_S = (0.02, 0.1)  # range of the uniform wait before a retry, short because restarts are measured
 PROBE_TIMEOUT_S = 2.0  # as in peer.session.session
@@ -59,7 +60,7 @@ class SyntheticPeer:
         self._session: grpc.aio.StreamStreamCall[pb.PeerMessage, pb.CoordinatorMessage] | None = None
         self._stub: pb_grpc.CoordinatorStub | None = None
         self._sending = asyncio.Lock()
-        self._watch = AnswerWatch(HEARTBEAT_S)
+        self._watch = AnswerWatch(HEARTBEAT_S, ANSWER_S)
         self.accepted = 0
         self.sessions = 0
         """Sessions that were opened."""
@@ -116,7 +117,7 @@ class SyntheticPeer:
             has_held_leases=True,
             held_leases=sorted({lease_id for lease_id, _ in self._under_way}),
         )
-        self._watch = AnswerWatch(HEARTBEAT_S)
+        self._watch = AnswerWatch(HEARTBEAT_S, ANSWER_S)
         await session.write(pb.PeerMessage(hello=hello))
         beating: asyncio.Task[None] | None = None
         try:

@@ -124,6 +124,8 @@ class WelcomeSettings:
     software: str
     tokenizer_json: str = ""
     router_replay: bool = False
+    answer_s: float = 0.0
+    """Seconds after which a peer may look for another coordinator or gateway because a heartbeat has no answer."""
 
     def message(self) -> pb.CoordinatorMessage:
         return pb.CoordinatorMessage(
@@ -141,7 +143,7 @@ class WelcomeSettings:
                 partial_interval_s=self.partial_interval_s,
                 tokenizer_json=self.tokenizer_json,
                 router_replay=self.router_replay,
-                answers_heartbeats=True,
+                answer_s=self.answer_s,
             )
         )
 

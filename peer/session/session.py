@@ -280,7 +280,8 @@ class Session:
         Return why, or raise what the reader or the writer raised.
         """
         interval_s = welcome.heartbeat_interval_s
-        watch = AnswerWatch(interval_s) if welcome.answers_heartbeats and self.search.others else None
+        asks = welcome.answer_s > 0.0 and bool(self.search.others)
+        watch = AnswerWatch(interval_s, welcome.answer_s) if asks else None
         reader = asyncio.create_task(self._read(call, watch), name="session-read")
         writer = asyncio.create_task(self._write(call, interval_s, watch), name="session-write")
         leaving = asyncio.create_task(self._other_answers(watch), name="session-watch")

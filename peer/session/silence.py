@@ -7,7 +7,6 @@ even while the coordinator's event loop does not run. A HeartbeatAnswer comes fr
 from __future__ import annotations
 
 TICKS_PER_BEAT = 4  # how often the owner calls ``tick`` in each heartbeat interval
-ANSWER_BEATS = 2.0  # heartbeat intervals that an answer may take
 ANSWERS_OF_PATIENCE = 4.0  # times that the slowest recent answer may be exceeded: a busy coordinator answers late
 SLOWEST_KEPT = 0.9  # share of the slowest answer that still counts at the next one
 
@@ -20,18 +19,19 @@ class AnswerWatch:
 
     Args:
         interval_s: seconds between two heartbeats.
+        answer_s: seconds within which the coordinator usually answers.
     """
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, answer_s: float) -> None:
         self.tick_s = interval_s / TICKS_PER_BEAT
-        self._patience_s = ANSWER_BEATS * interval_s
+        self._answer_s = answer_s
         self._slowest_s = 0.0
         self._waited_s: float | None = None  # None: nothing waits for an answer
 
     @property
     def is_silent(self) -> bool:
         """Whether an answer is overdue."""
-        patience_s = max(self._patience_s, ANSWERS_OF_PATIENCE * self._slowest_s)
+        patience_s = max(self._answer_s, ANSWERS_OF_PATIENCE * self._slowest_s)
         return self._waited_s is not None and self._waited_s >= patience_s
 
     def heartbeat_sent(self) -> None:

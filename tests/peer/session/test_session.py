@@ -343,7 +343,7 @@ async def test_sessions_that_ended_leave_no_connection_behind(tmp_path: Path) ->
 
 
 def announces_answers() -> pb.CoordinatorMessage:
-    return welcome(answers_heartbeats=True)
+    return welcome(answer_s=0.1)
 
 
 async def test_a_silent_coordinator_is_left_once_another_one_answers(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from peer.session.silence import ANSWER_BEATS, TICKS_PER_BEAT, AnswerWatch
+from peer.session.silence import TICKS_PER_BEAT, AnswerWatch
 
 INTERVAL_S = 1.0
-PATIENCE_TICKS = int(ANSWER_BEATS * TICKS_PER_BEAT)
+ANSWER_S = 2.0
+PATIENCE_TICKS = int(ANSWER_S / INTERVAL_S * TICKS_PER_BEAT)
 
 
 def ticks_until_silent(watch: AnswerWatch) -> int:
@@ -17,7 +18,7 @@ def ticks_until_silent(watch: AnswerWatch) -> int:
 
 
 def test_a_heartbeat_without_an_answer_makes_the_coordinator_silent() -> None:
-    watch = AnswerWatch(INTERVAL_S)
+    watch = AnswerWatch(INTERVAL_S, ANSWER_S)
     watch.heartbeat_sent()
     assert ticks_until_silent(watch) == PATIENCE_TICKS
     watch.message_received()
@@ -25,7 +26,7 @@ def test_a_heartbeat_without_an_answer_makes_the_coordinator_silent() -> None:
 
 
 def test_later_heartbeats_do_not_extend_the_wait_for_the_first_answer() -> None:
-    watch = AnswerWatch(INTERVAL_S)
+    watch = AnswerWatch(INTERVAL_S, ANSWER_S)
     watch.heartbeat_sent()
     for _ in range(PATIENCE_TICKS - 1):
         watch.tick()
@@ -34,7 +35,7 @@ def test_later_heartbeats_do_not_extend_the_wait_for_the_first_answer() -> None:
 
 
 def test_nothing_is_overdue_before_a_heartbeat_was_sent() -> None:
-    watch = AnswerWatch(INTERVAL_S)
+    watch = AnswerWatch(INTERVAL_S, ANSWER_S)
     for _ in range(10 * PATIENCE_TICKS):
         watch.tick()
     assert not watch.is_silent
@@ -43,14 +44,14 @@ def test_nothing_is_overdue_before_a_heartbeat_was_sent() -> None:
 
 
 def test_a_coordinator_that_answers_late_is_given_more_time_for_a_while() -> None:
-    watch = AnswerWatch(INTERVAL_S)
+    watch = AnswerWatch(INTERVAL_S, ANSWER_S)
     watch.heartbeat_sent()
     for _ in range(PATIENCE_TICKS - 1):
         watch.tick()
     watch.message_received()
     watch.heartbeat_sent()
     assert ticks_until_silent(watch) == 4 * (PATIENCE_TICKS - 1)
-    watch = AnswerWatch(INTERVAL_S)
+    watch = AnswerWatch(INTERVAL_S, ANSWER_S)
     watch.heartbeat_sent()
     watch.tick()
     for _ in range(100):  # prompt answers
