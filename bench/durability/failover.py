@@ -11,8 +11,8 @@ coordinators in turn. A round is one fault, once the other coordinator and the o
   (its TTL is 20 s at least) is not part of it.
 
 ``served_s_max`` is the longest time from a fault until a rollout is acknowledged by the coordinator that leads then. Up
-to 3 s of it pass before another one may lead. Members of a frozen leader notice it by gRPC's keepalive, which takes up
-to 20 s.
+to 3 s of it pass before another one may lead. Members of a frozen leader look for another one once it has left two
+heartbeats without an answer.
 """
 
 from __future__ import annotations
