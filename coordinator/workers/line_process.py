@@ -119,9 +119,17 @@ class LineProcess:
         Raises:
             WorkerDied: it ended, or does not read.
         """
+        await self.send_json(json.dumps(value).encode(), timeout_s)
+
+    async def send_json(self, line: bytes, timeout_s: float) -> None:
+        """Send a value that is encoded as JSON in one line.
+
+        Raises:
+            WorkerDied: it ended, or does not read.
+        """
         if self._process is None or self._process.stdin is None:
             raise WorkerDied("it is not running")
-        self._process.stdin.write(json.dumps(value).encode() + b"\n")
+        self._process.stdin.write(line + b"\n")
         try:
             async with asyncio.timeout(timeout_s):
                 await self._process.stdin.drain()
