@@ -305,12 +305,8 @@ class Session:
             for task in (reader, writer, leaving):
                 task.cancel()
             await asyncio.gather(reader, writer, leaving, return_exceptions=True)
-            del (
-                reader,
-                writer,
-                leaving,
-                task,
-            )  # an exception of theirs refers to this frame: the cycle would keep the connection
+            # An exception of theirs refers to this frame: the cycle would keep the connection.
+            del reader, writer, leaving, task
 
     async def _other_answers(self, watch: AnswerWatch | None) -> str:
         """Wait until the coordinator is silent and another one answers; return why this session ends then.
