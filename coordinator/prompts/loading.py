@@ -177,7 +177,9 @@ def _always(problem_id: str, times: int, step: int) -> bool:
     return True
 
 
-def _mixture(config: CoordinatorConfig, wanted: Wanted = _always) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
+def _mixture(
+    config: CoordinatorConfig, is_wanted: Wanted = _always
+) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
     seed, sampling = config.run.seed, config.sampling
     task = build_task(config.task, seed)
     others = {
@@ -202,7 +204,7 @@ def _mixture(config: CoordinatorConfig, wanted: Wanted = _always) -> tuple[Promp
         sampling.new_tokens_max,
         stages=stages,
         kept_out=texts_of(sets),
-        wanted=wanted,
+        wanted=is_wanted,
     )
     own = mixture.held_out(held_out)
     for example in own:

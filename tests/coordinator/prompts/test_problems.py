@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.config.config import CoordinatorConfig, TokenizerConfig
-from coordinator.prompts.loading import SkipLog, TaskLoading, check_agents
+from coordinator.prompts.loading import SkipLog, TaskLoading, _mixture, check_agents
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.tokenizers import check_stop_strings, run_tokenizer, stored_tokenizer
 from coordinator.tasks.checks.task import Problem, Score
@@ -211,6 +211,27 @@ def test_the_agents_of_a_game_share_the_samples_of_a_group_evenly() -> None:
     check_agents(Problem("sum:0", "1+1=", "2", {}), 3)
     with pytest.raises(TaskError, match="2 agents, and a group 3 samples"):
         check_agents(game, 3)
+
+
+def test_the_choice_of_problems_holds_beside_an_evaluation_set(tmp_path: Path) -> None:
+    for name, first in (("train", 0), ("test", 100)):
+        rows = (f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(first, first + 64))
+        (tmp_path / f"{name}.jsonl").write_text("".join(rows))
+    task = {"kind": "jsonl", "path": str(tmp_path / "train.jsonl"), "check": {"kind": "exact"}}
+    other = {"task": {**task, "path": str(tmp_path / "test.jsonl")}, "problems": 4}
+    settings = CoordinatorConfig.model_validate(
+        {"task": task, "held_out_problems": 4, "evaluation_sets": {"other": other}}
+    )
+    asked: list[str] = []
+
+    def is_wanted(problem_id: str, times: int, step: int) -> bool:
+        asked.append(problem_id)
+        return True
+
+    mixture, sets = _mixture(settings, is_wanted)
+    (prompt,) = mixture.sample(1)
+    assert asked == [prompt.problem.problem_id]
+    assert len(sets["other"].examples) == 4
 
 
 async def test_a_task_that_loaded_before_continues_at_the_position_that_is_known_later() -> None:
