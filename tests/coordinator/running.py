@@ -29,6 +29,7 @@ from rollcast.wire.token_ids import pack_ids
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sign_version
 from rollcast.wire.versions.tensors import tensor_table
+from tests.coordinator.scoring_here import scoring_here
 
 WAIT_S = 20.0
 
@@ -89,16 +90,21 @@ def _problems(folder: Path) -> Path:
 async def running(
     tmp_path: Path, changes: dict[str, dict[str, Any]] | None = None, *, learner: Identity | None = None
 ) -> AsyncIterator[Running]:
-    """Start a coordinator, stop it at the end, and raise its error if it raised one."""
+    """Start a coordinator, stop it at the end, and raise its error if it raised one.
+
+    It compares answers itself, as a verifier process takes a second of processor time to start. For any other check,
+    such as `math`, it has real ones.
+    """
     learner = learner or Identity.generate()
     config = config_for(tmp_path, learner, changes or {})
     stop = asyncio.Event()
     folder = RunFolder(config.run_folder)
     folder.endpoints.unlink(missing_ok=True)
-    task = asyncio.create_task(service.run(config, stop))
-    async with asyncio.timeout(60):
-        while not folder.endpoints.exists() and not task.done():
-            await asyncio.wait([task], timeout=0.02)
+    with scoring_here():
+        task = asyncio.create_task(service.run(config, stop))
+        async with asyncio.timeout(60):
+            while not folder.endpoints.exists() and not task.done():
+                await asyncio.wait([task], timeout=0.02)
     if task.done():
         await task
     endpoints = json.loads(folder.endpoints.read_text())
