@@ -5,42 +5,43 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from coordinator.core.members.membership import Reputation
 from rollcast.sim.judge.verdicts import RULES
-from rollcast.sim.mutants.gate import MUTANTS, hunt
+from rollcast.sim.mutants.gate import MUTANTS, hunt, main
 from rollcast.sim.mutants.planting import Mutant, Patch, plain, planted
 from rollcast.sim.scenario import priced
-from rollcast.sim.simulation import simulate, simulate_standard
+from rollcast.sim.simulation import simulate
 
-#: Planted bugs that the first seeds find, at least one per rule. A change of cores or faults may move the seed, hence
-#: SEEDS_MAX.
+#: Planted bugs, at least one per rule: the rule, and the first seed that finds the bug.
 QUICK = {
-    "acknowledge-before-commit": "I1",
-    "trained-ids-not-saved": "I2",
-    "no-staleness-recheck": "I3",
-    "other-bytes-under-a-known-version": "I4",
-    "older-version-activated": "I5",
-    "no-fencing": "I6",
-    "form-not-checked": "I7",
-    "finished-attempts-for-ever": "I8",
-    "accused-without-a-receipt": "I9",
-    "scoring-queue-leaks": "I10",
-    "drop-counted-twice": "I11",
-    "announced-before-pushed": "I12",
-    "leases-never-expire": "deadline",
-    "slots-as-asked-for": "starve",
-    "outage-trained-as-zero": "unscored",
-    "answered-with-any-version": "version",
-    "evaluated-with-any-version": "evaluation",
-    "seeds-shared": "seed",
-    "observations-trained": "episode",
-    "commit-without-fence": "leader",
-    "serve-before-epoch-read": "I1",
+    "acknowledge-before-commit": ("I1", 0),
+    "trained-ids-not-saved": ("I2", 0),
+    "no-staleness-recheck": ("I3", 0),
+    "other-bytes-under-a-known-version": ("I4", 0),
+    "older-version-activated": ("I5", 5),
+    "no-fencing": ("I6", 6),
+    "form-not-checked": ("I7", 0),
+    "finished-attempts-for-ever": ("I8", 0),
+    "accused-without-a-receipt": ("I9", 0),
+    "scoring-queue-leaks": ("I10", 1),
+    "drop-counted-twice": ("I11", 0),
+    "announced-before-pushed": ("I12", 0),
+    "leases-never-expire": ("deadline", 2),
+    "slots-as-asked-for": ("starve", 0),
+    "outage-trained-as-zero": ("unscored", 0),
+    "answered-with-any-version": ("version", 0),
+    "evaluated-with-any-version": ("evaluation", 0),
+    "seeds-shared": ("seed", 0),
+    "observations-trained": ("episode", 0),
+    "commit-without-fence": ("leader", 11),
+    "serve-before-epoch-read": ("I1", 0),
 }
+#: A change of cores or faults may move the seed. A hunt begins at the known one, as those before find nothing.
 SEEDS_MAX = 20
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
@@ -48,7 +49,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 def test_every_invariant_has_a_planted_bug() -> None:
     assert {mutant.against for mutant in MUTANTS} == set(RULES) - {"own", "activation"}
     assert len(BY_NAME) == len(MUTANTS) >= 20
-    assert set(QUICK.values()) == {mutant.against for mutant in MUTANTS}
+    assert {rule for rule, _ in QUICK.values()} == {mutant.against for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -58,17 +59,19 @@ def test_what_a_bug_replaces_exists(name: str) -> None:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize(("name", "rule"), QUICK.items())
-def test_planted_bugs_are_found_by_the_first_seeds(name: str, rule: str) -> None:
-    found = hunt(BY_NAME[name], SEEDS_MAX)
+@pytest.mark.parametrize("name", QUICK)
+def test_planted_bugs_are_found_by_the_first_seeds(name: str) -> None:
+    rule, first = QUICK[name]
+    found = hunt(BY_NAME[name], range(first, SEEDS_MAX))
     assert found.seed is not None
     assert found.rule == rule
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", range(2))
-def test_without_a_bug_the_first_seeds_find_nothing(seed: int) -> None:
-    assert not simulate_standard(seed).violations
+def test_without_a_bug_the_first_seed_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one coordinator and with a standby beside it, by the program that the gate starts."""
+    main("clean", "0", "1")
+    assert json.loads(capsys.readouterr().out) == {"violations": []}
 
 
 @pytest.mark.sim

@@ -17,7 +17,6 @@ from rollcast.sim.parallel import documents
 from rollcast.sim.simulation import simulate_standard
 
 MUTANTS: tuple[Mutant, ...] = coordinator.MUTANTS + episodes.MUTANTS + leadership.MUTANTS + processes.MUTANTS
-SEEDS_MAX = 400
 _SEEDS_A_PROCESS = 40  # clean ones
 
 
@@ -31,13 +30,13 @@ class Hunt:
     what: str
 
 
-def hunt(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Hunt:
+def hunt(mutant: Mutant, seeds: Iterable[int]) -> Hunt:
     """Simulate with the bug, seed after seed, until the judge finds it.
 
     The cores' own assertions are switched off: the gate measures what the independent judge finds.
     """
     with planted(mutant):
-        for seed in range(seeds_max):
+        for seed in seeds:
             violations = simulate_standard(seed, own_checks=False, **mutant.fleet).violations
             if violations:
                 return Hunt(mutant, seed, violations[0].rule, violations[0].what)
@@ -74,7 +73,7 @@ def main(what: str, first: str, last: str) -> None:
     """Hunt the bug ``first`` within ``last`` seeds, or simulate the seeds from ``first`` to before ``last``."""
     if what == "hunt":
         mutant = next(one for one in MUTANTS if one.name == first)
-        found = hunt(mutant, int(last))
+        found = hunt(mutant, range(int(last)))
         json.dump({"seed": found.seed, "rule": found.rule, "what": found.what}, sys.stdout)
     else:
         json.dump({"violations": list(_violations(range(int(first), int(last))))}, sys.stdout)

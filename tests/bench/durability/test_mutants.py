@@ -15,10 +15,18 @@ def figures(*arguments: str) -> dict[str, float]:
 
 
 def test_a_planted_bug_is_hunted(capsys: pytest.CaptureFixture[str]) -> None:
-    found = figures("--only", "announced-before-pushed", "--clean", "1", "--seeds", "3")
+    found = figures("--only", "announced-before-pushed", "--clean", "0", "--seeds", "3")
     assert (found["planted"], found["found"], found["worst_seed"]) == (1, 1, 0)
-    assert (found["clean_seeds"], found["clean_violations"]) == (1, 0)
     assert "announced-before-pushed: seed 0, I12" in capsys.readouterr().err
+
+
+def test_what_clean_seeds_violate_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mutants, "violations", lambda seeds, _processes: iter([f"seed {seeds - 1}: I1"]))
+    found = figures("--only", "none", "--clean", "7")
+    assert (found["planted"], found["clean_seeds"], found["clean_violations"]) == (0, 7, 1)
+    assert "seed 6: I1" in capsys.readouterr().err
 
 
 def test_the_table_replaces_the_old_one(tmp_path: Path) -> None:
