@@ -108,7 +108,7 @@ def test_a_fleet_on_the_time_scale_of_real_runs_keeps_its_learner_busy() -> None
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("seed", [13, 31])
+@pytest.mark.parametrize("seed", [13, pytest.param(31, marks=pytest.mark.slow)])
 def test_with_faults_it_resumes_in_its_own_time(seed: int) -> None:
     """The learner has lost steps, repeats them, and then waits for a new epoch's first rollouts."""
     fleet = replace(realistic(10), receiving="chunks")
@@ -159,9 +159,8 @@ def digest_elsewhere(seed: int, hash_seed: str) -> str:
 
 @pytest.mark.sim
 def test_the_same_seed_gives_the_same_run_in_any_process() -> None:
-    here = simulate_standard(3).digest
-    assert {digest_elsewhere(3, "1"), digest_elsewhere(3, "2")} == {here}
-    assert simulate_standard(4).digest != here
+    hashed = os.environ.get("PYTHONHASHSEED", "random")
+    assert simulate_standard(3).digest == digest_elsewhere(3, "2" if hashed == "1" else "1")
 
 
 def test_unknown_faults_are_refused() -> None:

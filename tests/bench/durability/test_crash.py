@@ -128,7 +128,7 @@ def test_members_are_counted_from_the_metrics_that_the_coordinator_serves() -> N
     assert load.members("") == 0
 
 
-@pytest.mark.parametrize("gateways", [0, 1])
+@pytest.mark.parametrize("gateways", [0, pytest.param(1, marks=pytest.mark.slow)])  # test_gateways.py kills them too
 def test_a_tiny_fleet_is_served_and_survives_a_kill(monkeypatch: pytest.MonkeyPatch, gateways: int) -> None:
     monkeypatch.setattr(fleet, "AGAIN_MOST_S", 0.3)
     profile = load.Profile(peers=20, heartbeats_s=20.0, uploads_s=40.0, seconds=1.0, kill=True, gateways=gateways)

@@ -349,7 +349,7 @@ class RandomFleet:
         assert self.core.profile_due() is None
 
 
-@hypothesis_settings(max_examples=50, deadline=None)
+@hypothesis_settings(max_examples=25, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([0, 1, 2]),

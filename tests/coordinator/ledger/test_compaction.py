@@ -83,22 +83,22 @@ async def run(ledger: Ledger, folder: Path, steps: range) -> list[int]:
 
 async def test_a_long_run_stays_small_and_exact(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
-    sizes = await run(ledger, tmp_path, range(80))
+    sizes = await run(ledger, tmp_path, range(40))
     assert max(sizes[1:]) <= sizes[0] * 1.5
     await ledger.close()
     ledger = Ledger.open(tmp_path / "store.sqlite")
-    sizes += await run(ledger, tmp_path, range(80, 120))
+    sizes += await run(ledger, tmp_path, range(40, 60))
     assert max(sizes[1:]) <= sizes[0] * 1.5
-    issued = 120 * GROUPS * 3
-    trained, stale = 120 * (GROUPS - 1) * 2, 120 * 2
-    expected = StoreCounts(issued, trained + stale, trained, 0, {"lease_expired": 120 * GROUPS, "stale": stale})
+    issued = 60 * GROUPS * 3
+    trained, stale = 60 * (GROUPS - 1) * 2, 60 * 2
+    expected = StoreCounts(issued, trained + stale, trained, 0, {"lease_expired": 60 * GROUPS, "stale": stale})
     assert await ledger.counts() == expected
-    ages = Counter(min(step, STALENESS) for step in range(120))
+    ages = Counter(min(step, STALENESS) for step in range(60))
     assert await ledger.trained_ages() == {age: count * (GROUPS - 1) * 2 for age, count in ages.items()}
-    assert (await ledger.high_water()).rollout_id == 120 * GROUPS * 2 + 1
-    for lease in (2, 3, 401):
+    assert (await ledger.high_water()).rollout_id == 60 * GROUPS * 2 + 1
+    for lease in (2, 3, 201):
         with pytest.raises(StoreError, match="contradicts"):
-            await ledger.record_attempt(attempt(lease, 5, group_id=120 * GROUPS))
+            await ledger.record_attempt(attempt(lease, 5, group_id=60 * GROUPS))
     await ledger.close()
 
 

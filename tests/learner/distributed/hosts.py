@@ -42,7 +42,7 @@ MODEL = ModelConfig(
     vocabulary_size=12, layers=2, width=32, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=32
 )
 CONFIG = LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_tokens=48))
-DEVICES = 8  # of all processes of a team
+DEVICES = 4  # of all processes of a team
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 FIRST_SLURM_PORT = 61440  # jax's: the job's id modulo 4096 is added
 
