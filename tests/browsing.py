@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 from itertools import product
@@ -20,6 +20,7 @@ ARGUMENTS = (
 DEADLINE_MS = 45_000
 EMPTY = "about:blank"
 LOOKS = tuple(product((1440, 390), ("light", "dark")))
+COLOURS = ("color-contrast", "link-in-text-block")  # the rules of axe-core that read colours, all that a theme changes
 
 
 @asynccontextmanager
@@ -87,32 +88,39 @@ class Tab:
         """Wait until no element matches."""
         await self.page.wait_for_selector(selector, state="detached")
 
-    async def accessibility_problems(self) -> list[str]:
-        """Return the serious and critical findings of axe-core: each rule with the first element that breaks it."""
+    async def accessibility_problems(self, rules: Sequence[str] = ()) -> list[str]:
+        """Return the serious and critical findings of axe-core: each rule with the first element that breaks it.
+
+        Args:
+            rules: those that are checked; empty: all.
+        """
         pytest.importorskip("axe_playwright_python", reason="accessibility was not tested: no axe-core here")
         if not await self.page.evaluate("'axe' in window"):
             await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
         # Of the elements that keep a rule, axe would describe each as well: half of its time.
-        found = await self.page.evaluate("axe.run({ resultTypes: ['violations'] }).then((found) => found.violations)")
+        options: dict[str, Any] = {"resultTypes": ["violations"]}
+        if rules:
+            options["runOnly"] = {"type": "rule", "values": list(rules)}
+        found = await self.page.evaluate("options => axe.run(options).then((found) => found.violations)", options)
         return [
             f"{one['id']} ({len(one['nodes'])}): {one['nodes'][0]['html'][:160]}"
             for one in found
             if one["impact"] in ("serious", "critical")
         ]
 
-    async def fits(self, said: str) -> None:
+    async def fits(self, said: str, rules: Sequence[str] = ()) -> None:
         """Check that the page fits the window and has no accessibility problems; ``said`` names the check."""
         assert await self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), said
-        assert await self.accessibility_problems() == [], said
+        assert await self.accessibility_problems(rules) == [], said
 
     async def fits_everywhere(self, said: str) -> None:
-        """Check ``fits`` in all widths and themes, then restore the page's look."""
+        """Check ``fits`` in all widths and themes, then restore the page's look. axe-core takes a second a look."""
         size = self.page.viewport_size
         was_dark = await self.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
         for width, scheme in LOOKS:
             await self.page.set_viewport_size({"width": width, "height": 900})
             await self.page.emulate_media(color_scheme=scheme)
-            await self.fits(f"{said} at {width}, {scheme}")
+            await self.fits(f"{said} at {width}, {scheme}", COLOURS if scheme == "dark" else ())
         await self.page.set_viewport_size(size)
         await self.page.emulate_media(color_scheme="dark" if was_dark else "light")
 
