@@ -1,7 +1,7 @@
 """Configure the whole suite: examples of property tests, how jax compiles, garbage, and the order of test modules.
 
-Property tests generate the same examples each time, so that a commit does not fail for a bug of an older one.
-`HYPOTHESIS_PROFILE=explore python -m pytest` generates others.
+Property tests generate the same few examples each time, so that a commit does not fail for a bug of an older one.
+`HYPOTHESIS_PROFILE=explore python -m pytest` generates others, and more of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("XLA_FLAGS", QUICK)
 
 # No deadline: the time of an example depends on the machine's other load.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
 settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
