@@ -23,16 +23,17 @@ class Tracer:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.fails: dict[str, Exception] = {}
-        self.folder = Path()
+        self.folder = Path("no trace yet")
 
     def begin_trace(self, folder: Path, *, python_tracer: bool) -> None:
-        self._call("begin")
         self.folder = folder
+        self._call("begin")
         folder.mkdir(parents=True)
 
     def end_trace(self) -> None:
         self._call("end")
-        (self.folder / "trace").write_bytes(b"x" * 10)
+        if self.folder.is_dir():  # no trace has begun where `begin` failed
+            (self.folder / "trace").write_bytes(b"x" * 10)
 
     def _call(self, name: str) -> None:
         self.calls.append(name)

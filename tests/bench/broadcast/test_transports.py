@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from contextlib import nullcontext
 
 import pytest
 
@@ -16,6 +17,12 @@ def _run(*words: str, mib: int = 2) -> dict[str, float]:
     outcome = transports.run(parser.parse_args([*words, "--mib", str(mib), "--rounds", "1"]))
     assert ("mb_s_p2p" in outcome.missing) == (importlib.util.find_spec("libp2p") is None)
     return outcome.figures
+
+
+@pytest.fixture(autouse=True)
+def _beside_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no lock of the machine: other tests run beside these in any case, and a benchmark may take an hour."""
+    monkeypatch.setattr(transports, "alone", nullcontext)
 
 
 def test_every_installed_transport_is_measured() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -24,7 +23,7 @@ SHAPES = {
 
 
 def main() -> None:
-    settings = itertools.product(("adamw", "muon"), ("float32", "int8"))
+    settings = (("adamw", "int8"), ("muon", "float32"))  # every optimiser and every form of its state
     print(json.dumps({f"{name} {form}": difference(name=name, state_dtype=form) for name, form in settings}))
 
 
