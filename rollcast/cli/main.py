@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import select
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Group
 from cyclopts.config import Env
 
-from rollcast.runtime.errors import ConfigError, RollcastError
+from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.install import check_packages
 from rollcast.runtime.version import software_version
 
@@ -107,7 +107,7 @@ def main() -> None:
     """Entry point of the ``rollcast`` script."""
     try:
         check_packages()
-        status = app(exit_on_error=False)
+        status = app(exit_on_error=False, print_error=False)
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
@@ -117,11 +117,17 @@ def main() -> None:
         if isinstance(ended.__context__, BrokenPipeError):  # rich ends the program with status 1
             sys.exit(0)
         raise
-    except CycloptsError:  # cyclopts has printed it already
-        sys.exit(ConfigError.exit_code)
+    except CycloptsError as error:
+        from rollcast.cli.usage import usage_error
+
+        _fail(usage_error(error))
     except RollcastError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(error)
+
+
+def _fail(error: RollcastError) -> NoReturn:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
 
 
 def _end_if_output_closed() -> None:

@@ -1,0 +1,71 @@
+"""Explain what is wrong with a command line: an unknown command or option, a missing or superfluous argument."""
+
+from __future__ import annotations
+
+import difflib
+
+from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
+
+from rollcast.runtime.errors import ConfigError
+
+#: Words that people type as commands of `rollcast` -> what they look for.
+_MEANT = {
+    "status": "`rollcast workers` and `rollcast broadcast status` show a run, `rollcast peer status` a donor's peer",
+    "run": "`rollcast up FILE.toml` runs everything on this machine",
+    "start": "`rollcast up FILE.toml` runs everything on this machine, `rollcast peer join INVITE` a donor's peer",
+    "train": "`rollcast up FILE.toml` trains by RL, `rollcast sft FILE.toml` on examples",
+    "stop": "Ctrl-C stops `rollcast up`, `rollcast peer finish` a donor's peer",
+    "origin": "`rollcast peer run FILE.toml` runs the origin, too",
+    "logs": "`rollcast config paths` prints where a run's logs are, `rollcast peer logs` shows those of a donor's peer",
+    "validate": "`rollcast config validate FILE.toml` checks a file",
+    "plan": "`rollcast capacity plan` chooses machines, `rollcast plan-memory FILE.toml` estimates memory",
+    "set": "`rollcast capacity set` changes S, kappa and the budget of a run",
+    **{
+        word: f"`rollcast peer {word}` does this for a donor's peer"
+        for word in ("join", "leave", "check", "pause", "resume", "finish", "limits")
+    },
+}
+
+
+def usage_error(error: CycloptsError) -> ConfigError:
+    """Return the error to print for a command line that cannot be parsed."""
+    command = " ".join(("rollcast", *(error.command_chain or ())))
+    match error:
+        case UnknownCommandError(unused_tokens=[word, *_]):
+            return _unknown_command(error, command, word)
+        case UnusedCliTokensError(unused_tokens=[word, *_]):
+            if _close(error, word):
+                return _unknown_command(error, command, word)
+            return ConfigError(
+                f"`{command}` does not take the argument {word!r}",
+                fix=f"leave it out; quote a value that contains spaces; `{command} --help` lists the arguments",
+            )
+        case MissingArgumentError() if error.argument is not None and not error.tokens_so_far:
+            return _missing(error, command, error.keyword or error.argument.name)
+    error.verbose = False
+    what = str(error).rstrip(".")
+    return ConfigError(f"{what[:1].lower()}{what[1:]}", fix=f"`{command} --help` lists the arguments and options")
+
+
+def _missing(error: MissingArgumentError, command: str, name: str) -> ConfigError:
+    found = list(error.app.assemble_argument_collection(parse_docstring=True)) if error.app is not None else []
+    help_text = next((one.parameter.help for one in found if name in one.names or one.name == name), None)
+    if name.startswith("-"):
+        what, line = f"`{command}` lacks the value of {name}", f"{command} {name} VALUE"
+    else:
+        needed = [one.name for one in found if one.required and not one.name.startswith("-")]
+        what, line = f"`{command}` lacks {name}", " ".join((command, *(needed or [name])))
+    meaning = f". {name}: {' '.join(help_text.split())}" if help_text else ""
+    return ConfigError(what, fix=f"write `{line}`{meaning}")
+
+
+def _close(error: CycloptsError, word: str) -> list[str]:
+    """Return the group's commands that look like a word. They are compared by name: importing them takes seconds."""
+    return difflib.get_close_matches(word, [name for name in (error.app or ()) if not name.startswith("-")], n=2)
+
+
+def _unknown_command(error: CycloptsError, command: str, word: str) -> ConfigError:
+    close = " or ".join(f"`{command} {name}`" for name in _close(error, word))
+    hint = f"did you mean {close}?" if close else _MEANT.get(word, "") if command == "rollcast" else ""
+    listed = f"`{command} --help` lists the commands"
+    return ConfigError(f"there is no command `{command} {word}`", fix=f"{hint} ({listed})" if hint else listed)
