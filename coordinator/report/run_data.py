@@ -15,7 +15,7 @@ from coordinator.report import wall_time
 from coordinator.stores.reader import has_run, reading
 from coordinator.views.runs import steps_view
 from rollcast.runtime.errors import RunFolderError, StoreError
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import RunFolder, no_run
 from rollcast.runtime.steps_file import StepsFile
 
 STEPS_SHOWN = 600  # of more steps, every n-th is shown
@@ -74,11 +74,7 @@ def read_facts(folder: RunFolder) -> Facts:
         StoreError: the ledger or metrics.jsonl cannot be read.
     """
     if not has_run(folder):
-        raise RunFolderError(
-            f"{folder.root} holds no run",
-            cause=f"there is no {folder.ledger.name}",
-            fix="give a coordinator's run folder",
-        )
+        raise no_run(folder.root, folder.ledger.name)
     steps = _steps(folder)
     summary = _object(folder.summary)
     with reading(folder) as connection:

@@ -15,7 +15,8 @@ def reading(folder: RunFolder) -> Iterator[RunReader]:
     """Open a reader of the run's store; the run may be over or in progress.
 
     Raises:
-        StoreError: there is no store, or it cannot be read; also what the statements inside the context raise.
+        RunFolderError: there is no store.
+        StoreError: it cannot be read; also what the statements inside the context raise.
     """
     with postgres.read_only(store_url(folder)) if has_url(folder) else sqlite.read_only(folder.ledger) as connection:
         yield connection

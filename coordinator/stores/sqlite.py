@@ -17,6 +17,7 @@ from coordinator.ledger.thread import LedgerThread
 from coordinator.stores.mark import MarkWriter, check_mark
 from coordinator.stores.sqlite_schema import migrate
 from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import no_run
 
 QUEUE_MAX = 65_536  # changes that may wait for the disk
 #: auto_vacuum must come before the first table: what compaction frees can then be given back in small steps. WAL mode
@@ -41,10 +42,11 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a connection that cannot write, while a coordinator writes.
 
     Raises:
-        StoreError: there is no ledger, or it cannot be read.
+        RunFolderError: there is no ledger.
+        StoreError: it cannot be read.
     """
     if not path.exists():
-        raise StoreError(f"there is no ledger {path}", fix="give the coordinator's run folder")
+        raise no_run(path.parent, path.name)
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
         try:

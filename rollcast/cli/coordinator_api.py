@@ -17,7 +17,7 @@ import aiohttp
 from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import RunFolder, no_run
 from rollcast.web.headers import RUN_HEADER
 from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.joining.error_json import error_from_json
@@ -47,12 +47,13 @@ class Target:
 
         Raises:
             RunFolderError: the folder does not name an address.
+            ConfigError: the URL given is none.
         """
-        return self.url.rstrip("/") or self._endpoint("http_url")
+        return self._given() or self._endpoint("http_url")
 
     def page_url(self) -> str:
         """Return the address under which people open the dashboard; see http_url."""
-        return self.url.rstrip("/") or self._endpoint("page_url")
+        return self._given() or self._endpoint("page_url")
 
     def run_id(self) -> str:
         """Return the id of the folder's run; empty if the address is not from a folder, or the folder lacks it."""
@@ -63,11 +64,21 @@ class Target:
         except RunFolderError:
             return ""
 
+    def _given(self) -> str:
+        """Return the URL given, without the / at its end; empty if none is."""
+        if self.url and urlsplit(self.url).scheme not in ("http", "https"):
+            raise ConfigError(
+                f"{self.url} is not a coordinator's address", fix=f"write it with http:// or https://: http://{self.url}"
+            )
+        return self.url.rstrip("/")
+
     def _endpoint(self, name: str) -> str:
         path = RunFolder(self.run_folder).endpoints
         try:
             return str(json.loads(path.read_text())[name])
         except (OSError, ValueError, KeyError, TypeError) as error:
+            if not self.run_folder.exists():
+                raise no_run(self.run_folder, path.name) from None
             raise RunFolderError(
                 f"the run folder {self.run_folder} does not name a running coordinator",
                 cause=f"cannot read {path}: {error}",
@@ -142,6 +153,8 @@ def key_of(run_folder: Path) -> str:
     try:
         return key_path(run_folder).read_text().strip()
     except OSError as error:
+        if not run_folder.exists():
+            raise no_run(run_folder, "key") from None
         raise RunFolderError(
             f"{run_folder} has no key for acts",
             cause=str(error),

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import LATEST_RUN, Json
-from rollcast.runtime.errors import RunFolderError
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import RunFolder, no_run
 
 if TYPE_CHECKING:
     from coordinator.stores.story import Line
@@ -107,7 +106,7 @@ def replay(
     folder = RunFolder(run_folder)
     lives = incarnations(folder.record)
     if not lives:
-        raise RunFolderError(f"there is no flight record in {folder.root}", fix="give the coordinator's run folder")
+        raise no_run(folder.root, f"flight record ({folder.record.name})")
     console = Console(stderr=True)
     with console.status("replaying") as status:
         replayed = replay(folder, life or lives[-1], progress=lambda done: status.update(f"replayed {done} events"))

@@ -157,6 +157,21 @@ def run_folder_error(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
 
 
+def no_run(folder: Path, lacking: str) -> RunFolderError:
+    """Return the error to raise where a command finds no run in the folder; ``lacking``: what every run has."""
+    if folder.exists():
+        cause = f"it has no {lacking}"
+    elif folder.is_absolute():
+        cause = "there is no such folder"
+    else:
+        cause = f"there is no such folder in {Path.cwd()}"
+    return RunFolderError(
+        f"{folder} holds no run",
+        cause=cause,
+        fix="give the coordinator's run folder, or work where the run was started; `rollcast init` helps to start one",
+    )
+
+
 def write_atomically(path: Path, data: bytes | bytearray | memoryview, *, mode: int = 0o644) -> None:
     """Replace ``path`` durably: write a temporary file, fsync it, rename it, and fsync the folder.
 

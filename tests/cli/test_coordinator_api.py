@@ -104,7 +104,21 @@ async def test_folder_without_a_coordinator_has_a_fix(tmp_path: Path, content: s
     assert "--url" in caught.value.fix
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://", "ftp://127.0.0.1:1"])
+@pytest.mark.parametrize("path", ["/api/v1/status", "/x"])
+async def test_a_folder_that_does_not_exist_holds_no_run(path: str) -> None:
+    target = Target(Path("runs/none"))
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(RunFolderError, match="runs/none holds no run"):
+            await (fetch(session, target, path) if path != "/x" else post(session, target, path, {}))
+
+
+def test_an_address_without_http_is_named() -> None:
+    with pytest.raises(ConfigError) as raised:
+        Target(Path("runs/none"), "10.0.0.7:7401").http_url()
+    assert raised.value.fix.endswith("http://10.0.0.7:7401")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://"])
 async def test_missing_coordinator_is_unreachable(tmp_path: Path, url: str) -> None:
     with pytest.raises(Unreachable):
         await fetched(Target(tmp_path, url))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.runtime.errors import RunFolderError
-from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
+from rollcast.runtime.run_folder import RunFolder, no_run, run_folder_error, write_atomically, write_json
 
 
 def test_prepare_makes_private_secrets(tmp_path: Path) -> None:
@@ -34,6 +34,13 @@ def test_prepare_refuses_a_file(tmp_path: Path) -> None:
 )
 def test_errors_say_what_to_do(number: int, advice: str) -> None:
     assert advice in str(run_folder_error(Path("runs"), OSError(number, os.strerror(number))))
+
+
+def test_no_run_says_what_is_missing_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert no_run(tmp_path, "store.sqlite").cause == "it has no store.sqlite"
+    assert no_run(tmp_path / "gone", "store.sqlite").cause == "there is no such folder"
+    assert no_run(Path("runs/latest"), "store.sqlite").cause == f"there is no such folder in {tmp_path}"
 
 
 def test_write_atomically_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from coordinator.config.config import CoordinatorConfig
 from rollcast.runtime.config import parse_config
-from rollcast.runtime.errors import RunFolderError, StoreError
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.errors import StoreError
+from rollcast.runtime.run_folder import RunFolder, no_run
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import TextTokenizer
 
@@ -26,16 +26,12 @@ def run_config(run: Path) -> CoordinatorConfig:
     """Return the configuration that a run's coordinator was started with.
 
     Raises:
-        RunFolderError: the folder is not a run folder.
+        RunFolderError: the folder holds no run.
         ConfigError: the configuration was written by another version of Rollcast.
     """
     config_file = RunFolder(run).config / "coordinator.json"
     if not config_file.exists():
-        raise RunFolderError(
-            f"{run} is not a run folder",
-            cause=f"{config_file} is missing",
-            fix="give a folder in runs/, or runs/latest",
-        )
+        raise no_run(run, f"{config_file.parent.name}/{config_file.name}")
     return parse_config(json.loads(config_file.read_text()), CoordinatorConfig, source=str(config_file))
 
 

@@ -19,7 +19,7 @@ from rollcast.cli.main import app
 from rollcast.cli.run.report import report
 from rollcast.cli.run.run_tools import run_config, run_tokenizer
 from rollcast.cli.run.samples import TrainingOptions, samples
-from rollcast.runtime.errors import CheckpointError, ConfigError, RunFolderError, StoreError
+from rollcast.runtime.errors import CheckpointError, ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder, write_json
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.text.tokenizer import Tokenizer
@@ -95,9 +95,9 @@ def test_rollouts_of_training_are_filtered_and_exported(
 def test_errors_name_the_problem(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--limit"):
         samples(run, limit=0)
-    with pytest.raises(RunFolderError, match="not a run folder"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         run_config(tmp_path)
-    with pytest.raises(StoreError, match="no ledger"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         run_tokenizer(run_config(run), RunFolder(tmp_path))
 
 

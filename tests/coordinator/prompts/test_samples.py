@@ -69,7 +69,7 @@ async def test_the_newest_completions_come_from_the_ledger(tmp_path: Path) -> No
 
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no ledger"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         newest_completions(RunFolder(tmp_path), Tokenizer((), "a"), 1)
     sqlite3.connect(tmp_path / "store.sqlite").close()
     with pytest.raises(StoreError, match="cannot read"):

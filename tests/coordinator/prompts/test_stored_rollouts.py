@@ -16,7 +16,7 @@ from coordinator.prompts.stored_rollouts import (
     write_parquet,
 )
 from coordinator.stores.reader import reading
-from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
+from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.token_ids import pack_ids
@@ -99,5 +99,5 @@ def test_rollouts_are_exported_as_parquet(folder: RunFolder, tmp_path: Path) -> 
 
 
 def test_a_missing_ledger_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no ledger"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         stored_rollouts(RunFolder(tmp_path), TOKENIZER, 1)

@@ -10,7 +10,7 @@ from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.store import StoryEntry
 from coordinator.stores.sqlite import Ledger
 from coordinator.stores.story import Story, _slots, parse, story_of
-from rollcast.runtime.errors import ConfigError, StoreError
+from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, RolloutId, Step, Version
 from tests.coordinator import stored_work as work
@@ -141,7 +141,7 @@ def test_malformed_words_are_refused(words: str) -> None:
 
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no ledger"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         story_of(RunFolder(tmp_path), "lease 1")
     (tmp_path / "store.sqlite").write_text("not a database" * 100)
     with pytest.raises(StoreError, match="cannot read"):

@@ -15,7 +15,7 @@ from coordinator.stores.sqlite import Ledger
 from coordinator.views.event_rows import StoryRows, Wanted
 from coordinator.views.explain import explain
 from coordinator.views.phrases import duration, members_in_words, sentence
-from rollcast.runtime.errors import MalformedMessage, StoreError
+from rollcast.runtime.errors import MalformedMessage, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from tests.coordinator.views.viewed import core
 
@@ -117,7 +117,7 @@ async def test_archived_events_are_found_too(tmp_path: Path) -> None:
 
 
 def test_without_a_ledger_there_is_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no ledger"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         StoryRows(RunFolder(tmp_path)).newest_id()
 
 
