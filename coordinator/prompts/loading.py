@@ -162,8 +162,12 @@ def try_task(config: CoordinatorConfig) -> str:
     """
     mixture, sets = _mixture(config)
     mixture.sample(1)
-    held_out = ", ".join(f"{len(one.examples)} of {name}" for name, one in sets.items())
-    return f"the task has problems to train on; held out: {held_out}; skipped so far: {sum(mixture.skipped.values())}"
+    held_out = ", ".join(f"{len(one.examples)} ({name})" for name, one in sets.items())
+    skipped = sum(mixture.skipped.values())
+    return (
+        f"the task has problems to train on, and for evaluation {held_out}"
+        f"{f'; {skipped} that do not fit were skipped' if skipped else ''}"
+    )
 
 
 def _load_deadline_s(config: CoordinatorConfig) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from cyclopts import App
 
 from rollcast.cli.files import ROLES_OF_UP, Role, config_class, guess_role, load
-from rollcast.cli.options import THIS_RUN, Json
+from rollcast.cli.options import THIS_RUN, Json, Settings
 from rollcast.cli.peer.folders import config_file, state_folder
 from rollcast.cli.peer.logs import log_file
 from rollcast.cli.roles import require_extra
@@ -67,7 +67,7 @@ def show(
 
 
 @app.command
-def validate(file: Path, /, *, role: Role | None = None, task: bool = True) -> int:
+def validate(file: Path, /, *, role: Role | None = None, setting: Settings = (), task: bool = True) -> int:
     """Check a configuration file, and that its task can be loaded. The exit status is 0 if all is well.
 
     Parameters
@@ -76,11 +76,13 @@ def validate(file: Path, /, *, role: Role | None = None, task: bool = True) -> i
         Configuration file (TOML) of any process.
     role
         Which process the file is for; guessed from its sections if not given.
+    setting
+        Override one setting of the file, as the command that runs it does; repeat for several.
     task
         Load the task as the coordinator will: its data, held-out problems and tokenizer; --no-task skips it.
     """
     found = role or guess_role(file)
-    config = load(file, found)
+    config = load(file, found, setting)
     for needed in ROLES_OF_UP if found == "up" else (found,):
         require_extra(needed)
     if found in ("up", "learner"):

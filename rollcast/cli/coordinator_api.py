@@ -68,7 +68,8 @@ class Target:
         """Return the URL given, without the / at its end; empty if none is."""
         if self.url and urlsplit(self.url).scheme not in ("http", "https"):
             raise ConfigError(
-                f"{self.url} is not a coordinator's address", fix=f"write it with http:// or https://: http://{self.url}"
+                f"{self.url} is not a coordinator's address",
+                fix=f"write it with http:// or https://: http://{self.url}",
             )
         return self.url.rstrip("/")
 

@@ -8,6 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from types import UnionType
@@ -21,6 +22,7 @@ from rollcast.runtime.errors import ConfigError
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 _ELSEWHERE_SHOWN = 3  # keys of other sections that a message names
+_TAG = re.compile(r"\{([^}]+)\}")  # in what `_sections` yields: the kind of a section
 _OF_MANY = re.compile(r"[{\[]|\bNAME\b")  # in keys of sections that have kinds, or of which there are several
 
 
@@ -49,7 +51,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows add a byte order mark
     except FileNotFoundError:
         raise ConfigError(
-            f"no configuration file at {path}", fix="give the path of a TOML file; configs/ has examples"
+            f"there is no configuration file {path}",
+            cause="" if path.is_absolute() else f"there is none in {Path.cwd()}",
+            fix="correct the path; `rollcast init` writes a configuration to begin with",
+        ) from None
+    except IsADirectoryError:
+        files = sorted(file.name for file in path.glob("*.toml"))[:_ELSEWHERE_SHOWN]
+        raise ConfigError(
+            f"{path} is a folder", fix=f"give a file: it has {', '.join(files)}" if files else "give a TOML file"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}", cause=str(error), fix="check the file and its permissions") from None
@@ -85,10 +94,11 @@ def dump_json(config: BaseModel) -> str:
 
 
 def _explain(problem: Any, cls: type[BaseModel]) -> str:
-    location, context = ".".join(str(part) for part in problem["loc"]), problem.get("ctx", {})
+    place, context = _place(cls, problem["loc"]), problem.get("ctx", {})
+    location = place.key
     match problem["type"]:
         case "extra_forbidden":
-            return f"unknown key {location!r}{_did_you_mean(_close_key(cls, problem['loc']))}"
+            return f"unknown key {location!r}{_meant_key(cls, place)}"
         case "union_tag_invalid":
             kinds = context["expected_tags"].replace("'", "")
             close = difflib.get_close_matches(str(context["tag"]), kinds.split(", "), n=1)
@@ -124,23 +134,53 @@ def _did_you_mean(close: Sequence[str]) -> str:
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
-def _close_key(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """Return a key of the same section with a similar name, or else keys of other sections with the same name."""
-    name = str(location[-1])
-    if close := difflib.get_close_matches(name, _keys_at(cls, location[:-1]), n=1):
-        return close
-    elsewhere = [key for key, _, _ in describe(cls) if key.rpartition(".")[2] == name and not _OF_MANY.search(key)]
-    return elsewhere[:_ELSEWHERE_SHOWN]
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a problem is.
+
+    Attributes:
+        key: dotted key, as a file has it.
+        kind: kind of the key's section; empty if that has no kinds.
+        section: class of the section; None if it is not one of ours.
+        kinds: classes of the section by kind.
+    """
+
+    key: str
+    kind: str
+    section: type[BaseModel] | None
+    kinds: Mapping[str, type[BaseModel]]
 
 
-def _keys_at(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    for part in location:
-        field = cls.model_fields.get(str(part))
-        annotation = field.annotation if field else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        cls = annotation
-    return list(cls.model_fields)
+def _place(cls: type[BaseModel], location: Sequence[Any]) -> _Place:
+    """Read pydantic's path of a key, which names the kind of a section as if it were a section of its own."""
+    names: list[str] = []
+    section: type[BaseModel] | None = cls
+    kind, kinds = "", dict[str, type[BaseModel]]()
+    for part, is_last in ((part, number == len(location)) for number, part in enumerate(location, start=1)):
+        if part in kinds and not kind:
+            section, kind = kinds[part], part
+            continue
+        names.append(str(part))
+        if isinstance(part, int) or is_last:
+            continue
+        field = section.model_fields.get(part) if section is not None else None
+        found = list(_sections(field.annotation)) if field is not None else []
+        kind, kinds = "", {tag[1]: one for suffix, one in found if (tag := _TAG.search(suffix))}
+        section = found[0][1] if len(found) == 1 else None
+    return _Place(".".join(names), kind, section, kinds)
+
+
+def _meant_key(cls: type[BaseModel], place: _Place) -> str:
+    """Return in brackets a key of the same section with a similar name, or else where the name is a key."""
+    name = place.key.rpartition(".")[2]
+    if close := difflib.get_close_matches(name, place.section.model_fields if place.section else (), n=1):
+        return _did_you_mean(close)
+    if having := [kind for kind, one in place.kinds.items() if name in one.model_fields]:
+        return f" (the kind is {place.kind!r}; it is a key of {', '.join(map(repr, having))})"
+    keys = [key for key, _, _ in describe(cls) if not _OF_MANY.search(key)]
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == name]
+    sections = dict.fromkeys(f"{key.partition(f'.{name}.')[0]}.{name}" for key in keys if f".{name}." in key)
+    return _did_you_mean([*elsewhere, *sections][:_ELSEWHERE_SHOWN])
 
 
 def override(values: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -153,7 +193,7 @@ def override(values: dict[str, Any], assignments: Iterable[str]) -> dict[str, An
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         if not separator or not path:
-            raise ConfigError(f"cannot read the setting {assignment!r}", fix="write it as section.key=value")
+            raise ConfigError(f"the setting {assignment!r} has no value", fix=f"write {path.strip() or 'KEY'}=VALUE")
         *sections, key = path.strip().split(".")
         table = changed
         for section in sections:

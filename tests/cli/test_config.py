@@ -21,8 +21,15 @@ def a_run(folder: Path, *, held_out: str = "") -> Path:
 def test_a_file_is_checked_with_its_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert validate(a_run(tmp_path)) == 0
     shown = capsys.readouterr().out
-    assert "held out: 10 of held_out" in shown
+    assert "problems to train on, and for evaluation 10 (held_out)\n" in shown
     assert "valid configuration of up" in shown
+
+
+def test_a_setting_is_checked_as_it_would_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate(a_run(tmp_path), setting=("coordinator.held_out_problems=7",)) == 0
+    assert "7 (held_out)" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="1 problem"):
+        validate(a_run(tmp_path), setting=("coordinator.held_out=7",))
 
 
 def test_what_would_end_the_start_is_found_and_the_fix_says_where_the_key_stands(tmp_path: Path) -> None:

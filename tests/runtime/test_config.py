@@ -38,7 +38,7 @@ def test_every_problem_is_listed() -> None:
 
 
 def test_missing_file_and_bad_toml(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no configuration file"):
+    with pytest.raises(ConfigError, match="there is no configuration file"):
         read_toml(tmp_path / "absent.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("a = = 1")
@@ -50,6 +50,16 @@ def test_load(tmp_path: Path) -> None:
     file = tmp_path / "good.toml"
     file.write_text('name = "y"\n[inner]\ndeadline_s = 5\n')
     assert load_config(file, Outer) == Outer(name="y", inner=Inner(deadline_s=5.0))
+
+
+def test_a_folder_and_a_setting_without_a_value_say_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(ConfigError, match="is a folder") as caught:
+        read_toml(tmp_path)
+    assert caught.value.fix == "give a file: it has run.toml"
+    with pytest.raises(ConfigError) as caught:
+        override({}, ["inner.deadline_s"])
+    assert caught.value.fix == "write inner.deadline_s=VALUE"
 
 
 def test_override_reads_toml_values_and_leaves_the_original() -> None:
@@ -136,8 +146,17 @@ class Settings(ConfigModel):
         ),
         (
             {"drawing": {"shape": {"kind": "circle", "radius_m": "wide"}}},
-            "drawing.shape.circle.radius_m must be a number",
+            "drawing.shape.radius_m must be a number",
         ),
+        (
+            {"drawing": {"shape": {"kind": "sum", "radius_m": 1.0}}},
+            "unknown key 'drawing.shape.radius_m' (the kind is 'sum'; it is a key of 'circle')",
+        ),
+        (
+            {"drawing": {"shape": {"kind": "circle", "radios_m": 1.0}}},
+            "unknown key 'drawing.shape.radios_m' (did you mean 'radius_m'?)",
+        ),
+        ({"shape": {"kind": "sum"}}, "unknown key 'shape' (did you mean 'drawing.shape'?)"),
     ],
 )
 def test_each_problem_is_a_sentence(values: dict[str, object], cause: str) -> None:
