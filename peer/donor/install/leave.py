@@ -5,30 +5,34 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from peer.donor.control import limits, saved_state
 from peer.donor.install.join import PeerPaths
+from peer.limits.decide import OwnerRequest
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
 
-#: Files and folders of a peer, except for its identity and its receipts.
+#: Files and folders of a peer, except for its identity, its receipts, and what its owner allows.
 _STATE = (
     *("versions", "tokenizers", "cache", "logs", "page"),
     *(
         "credentials.pem",
         "peer-records.pb",
         "invite.txt",
-        "donor.json",
-        "limits.json",
         "page.json",
         "lock",
         "ended.json",
     ),
     "control.sock",
 )
-_OWN = ("identity.key", "instance.json", "receipts")  # kept unless the owner wants the identity removed too
+#: Kept unless the owner wants the identity removed too. A machine that returns keeps its owner's limits, and counts the
+#: month's traffic on.
+_OWN = ("identity.key", "instance.json", "receipts", limits.FILE, saved_state.FILE)
 
 
 def clear_up(places: PeerPaths, *, forget_identity: bool) -> list[str]:
-    """Remove a peer's state, and with ``forget_identity`` also its key, receipts and configuration.
+    """Remove a peer's state, and with ``forget_identity`` also its key, receipts, limits and configuration.
+
+    The owner's last request, such as to finish, does not outlive the state.
 
     Returns:
         The paths that were removed.
@@ -36,6 +40,9 @@ def clear_up(places: PeerPaths, *, forget_identity: bool) -> list[str]:
     Raises:
         RunFolderError: a path cannot be removed; all others are.
     """
+    if (places.state_folder / saved_state.FILE).exists():
+        saved = saved_state.SavedState(places.state_folder)
+        saved.save(OwnerRequest(), saved.use)
     gone: list[str] = []
     failed: OSError | None = None
     targets = [places.state_folder / name for name in (*_STATE, *(_OWN if forget_identity else ()))]

@@ -41,14 +41,14 @@ def leave(
 ) -> int:
     """Finish the current work, sign off from the coordinator, stop, and remove the service and the peer's state.
 
-    Identity, receipts and configuration stay: after `rollcast peer join` with a new invite this is the same machine.
+    Identity, receipts, limits and configuration stay: after `rollcast peer join` this is the same machine.
 
     Parameters
     ----------
     now
         Return the current work at once instead of finishing it.
     forget_identity
-        Also remove identity, receipts and configuration. This cannot be undone.
+        Also remove identity, receipts, limits and configuration. This cannot be undone.
     yes
         Do not ask for confirmation.
     """
@@ -58,7 +58,7 @@ def leave(
     only_warnings()
     wait_s = seconds_of(within)
     places = peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
-    what = ", identity and receipts for good" if forget_identity else " (its identity is kept)"
+    what = ", identity, receipts and limits for good" if forget_identity else " (identity and limits are kept)"
     if not confirmed(f"Leave the run and remove the state in {places.state_folder}{what}?", yes=yes):
         print("Nothing was changed.", file=sys.stderr)
         return 0
@@ -66,8 +66,13 @@ def leave(
     unit = _remove_service()
     gone = clear_up(places, forget_identity=forget_identity)
     answer = {"ended": ended, "unit_removed": unit, "removed": gone, "identity_kept": not forget_identity}
-    print(json.dumps(answer) if json_output else _outcome_text(answer))
+    print(json.dumps(answer) if json_output else _outcome_text(answer, kept=_kept(places)))
     return 0
+
+
+def _kept(places: PeerPaths) -> bool:
+    """Return whether anything of this machine's peer is left, which a later `peer join` uses again."""
+    return (places.state_folder / "identity.key").exists() or places.config_file.exists()
 
 
 def _end(places: PeerPaths, wait_s: float) -> str:
@@ -101,11 +106,11 @@ def _remove_service() -> str | None:
     return str(manager.unit_file)
 
 
-def _outcome_text(answer: dict[str, Any]) -> str:
+def _outcome_text(answer: dict[str, Any], *, kept: bool) -> str:
     lines = [f"The peer {answer['ended']}."]
     if answer["unit_removed"]:
         lines.append(f"Removed {answer['unit_removed']}")
     lines += [f"Removed {path}" for path in answer["removed"]]
-    if answer["identity_kept"]:
-        lines.append("Identity, receipts and configuration are kept; --forget-identity removes them too.")
+    if kept:
+        lines.append("Identity, receipts, limits and configuration are kept; --forget-identity removes them too.")
     return "\n".join(lines)

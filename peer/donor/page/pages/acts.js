@@ -37,7 +37,7 @@ function Leave({ onClose }) {
   const footer = html`<${Button} onClick=${onClose}>Stay<//><${Button} kind="danger" onClick=${leave}>Leave the run<//>`;
   return html`<${Dialog} open title="Leave the run with this machine?" onClose=${onClose} footer=${footer}>
     <p>It finishes its work, signs off from the coordinator and stops. Then its versions, certificate and log are removed from this machine.</p>
-    <p>Its identity, receipts and configuration stay: after <code>rollcast peer join</code> with a new invite it is the same machine.</p>
+    <p>Its identity, receipts, limits and configuration stay: after <code>rollcast peer join</code> with a new invite it is the same machine.</p>
     <p class="muted">An installed service stays; <code>rollcast peer leave</code> removes it too. Until the peer has stopped, Resume cancels this.</p>
   <//>`;
 }

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.config import PeerConfig
+from peer.donor.control.saved_state import SavedState
 from peer.donor.install.join import (
     ListenSettings,
     PeerPaths,
@@ -21,6 +22,8 @@ from peer.donor.install.join import (
     write_configuration,
 )
 from peer.donor.install.leave import clear_up
+from peer.limits.decide import OwnerRequest
+from peer.limits.quota import MonthUse
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ConfigError, JoinRefused
 from rollcast.wire.ids import Role, RunId
@@ -149,10 +152,22 @@ def left(joined_places: PeerPaths) -> list[str]:
 
 def test_identity_and_receipts_stay(joined_places: PeerPaths) -> None:
     gone = clear_up(joined_places, forget_identity=False)
-    assert left(joined_places) == ["identity.key", "my-photos.tar", "receipts"]
+    assert left(joined_places) == ["donor.json", "identity.key", "my-photos.tar", "receipts"]
     assert joined_places.config_file.exists()
-    assert len(gone) == 7
+    assert len(gone) == 6
     assert clear_up(joined_places, forget_identity=False) == []
+
+
+def test_limits_and_the_months_traffic_stay_without_the_owners_request(joined_places: PeerPaths) -> None:
+    (joined_places.state_folder / "limits.json").write_text('{"upload_mbit_s_max": 20.0}')
+    (joined_places.state_folder / "donor.json").unlink()
+    SavedState(joined_places.state_folder).save(OwnerRequest("finish"), MonthUse("2026-11", 7, 9))
+    clear_up(joined_places, forget_identity=False)
+    assert (joined_places.state_folder / "limits.json").exists()
+    saved = SavedState(joined_places.state_folder)
+    assert (saved.asked, saved.use) == (OwnerRequest(), MonthUse("2026-11", 7, 9))
+    clear_up(joined_places, forget_identity=True)
+    assert left(joined_places) == ["my-photos.tar"]
 
 
 def test_identity_and_receipts_are_removed_on_request(joined_places: PeerPaths) -> None:
