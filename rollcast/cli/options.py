@@ -15,7 +15,7 @@ Preview = Annotated[bool, Parameter(negative=())]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
 
 
-LATEST_RUN = Path("runs/latest")  # a link that every start of a run renews
+LATEST_RUN = Path("runs/latest")  # a link that every run renews once its coordinator listens
 
 
 @Parameter(name="*")

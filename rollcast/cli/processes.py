@@ -23,7 +23,7 @@ from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
 from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
 from rollcast.runtime.process import processor_time_s
-from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
+from rollcast.runtime.run_folder import RunFolder, point_latest, write_atomically, write_json
 from rollcast.runtime.start_deadline import StartDeadline
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.identity import Identity
@@ -151,6 +151,7 @@ class Fleet:
         Raises:
             ProcessFailed: the coordinator ended while it started.
             WaitTimedOut: the coordinator did not listen in time; see StartDeadline.
+            RunFolderError: the link to the newest run cannot be created.
         """
         self.folder.endpoints.unlink(missing_ok=True)
         self._spawn("coordinator", "coordinator")
@@ -168,6 +169,7 @@ class Fleet:
                 )
             await asyncio.sleep(_POLL_S)
         endpoints = Endpoints(**json.loads(self.folder.endpoints.read_text()))
+        point_latest(self.folder)  # now: a start that fails must not hide the run that is in progress
         self._spawn("origin", "peer")
         self._spawn("learner", "learner")
         for number in range(1, self.config.peers + 1):

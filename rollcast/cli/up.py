@@ -28,7 +28,7 @@ from rollcast.policy.sizing.device_shares import DeviceShare, small_shares
 from rollcast.runtime.config import dump_json
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
-from rollcast.runtime.run_folder import RunFolder, run_folder_error
+from rollcast.runtime.run_folder import RunFolder
 
 if TYPE_CHECKING:  # the configuration of every role takes half a second to import
     from rollcast.cli.up_config import UpConfig
@@ -101,23 +101,14 @@ def _small_shares(shares: Mapping[str, DeviceShare], config: Path, settings: tup
 
 
 def new_run_folder(config: UpConfig) -> RunFolder:
-    """Create a folder under runs_folder and point ``latest`` to it.
+    """Create a folder under runs_folder.
 
     Raises:
-        RunFolderError: the folder or the link cannot be created.
+        RunFolderError: the folder cannot be created.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     root = (config.runs_folder / f"{config.coordinator.run.name}-{stamp}-{os.getpid()}").absolute()
-    folder = RunFolder(root).prepare()
-    link = root.parent / "latest"
-    temporary = root.parent / f".latest-{os.getpid()}"
-    try:
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(root.name)
-        temporary.replace(link)
-    except OSError as error:
-        raise run_folder_error(link, error) from None
-    return folder
+    return RunFolder(root).prepare()
 
 
 def page_address(console: Console, folder: RunFolder, endpoints: Endpoints) -> str:

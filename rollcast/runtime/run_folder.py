@@ -157,6 +157,22 @@ def run_folder_error(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
 
 
+def point_latest(folder: RunFolder) -> None:
+    """Point the link ``latest`` beside a run's folder to it.
+
+    Raises:
+        RunFolderError: the link cannot be created.
+    """
+    link = folder.root.parent / "latest"
+    temporary = link.with_name(f".latest-{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(folder.root.name)
+        temporary.replace(link)
+    except OSError as error:
+        raise run_folder_error(link, error) from None
+
+
 def no_run(folder: Path, lacking: str) -> RunFolderError:
     """Return the error to raise where a command finds no run in the folder; ``lacking``: what every run has."""
     if folder.exists():

@@ -47,6 +47,10 @@ def fleet(tmp_path: Path) -> Fleet:
     return found
 
 
+def latest(fleet: Fleet) -> Path:
+    return fleet.folder.root.parent / "latest"
+
+
 def test_prepare_resolves_every_process(fleet: Fleet) -> None:
     fleet.prepare()
     names = {path.name for path in fleet.folder.config.iterdir()}
@@ -58,7 +62,6 @@ def test_prepare_resolves_every_process(fleet: Fleet) -> None:
     assert joining.peers_max == QUOTA_DEFAULT + 1, "the run's own peer leaves the invite's quota to others"
     learner = load_config(fleet.folder.config / "learner.toml", LearnerConfig)
     assert learner.distributed.processes == 1, "a launcher's other tasks do not belong to this run"
-    assert (fleet.folder.root.parent / "latest").resolve() == fleet.folder.root
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,7 @@ async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
     endpoints = await fleet.start(asyncio.Event())
     assert endpoints is not None
     assert endpoints.grpc_address == "127.0.0.1:2"
+    assert latest(fleet).resolve() == fleet.folder.root
     assert fleet.ended() == {}
     fleet.add_peer("late")
     await fleet.stop()
@@ -119,6 +123,7 @@ async def test_failed_process_is_named_with_its_output(fleet: Fleet) -> None:
     assert "RC302: the key is wrong" in text
     assert "a log line" not in text
     assert "coordinator.log" in text
+    assert not latest(fleet).is_symlink(), "a run that did not start is not the newest one"
 
 
 @pytest.mark.parametrize("name", ["coordinator", "learner", "origin"])
