@@ -54,10 +54,12 @@ function Now({ overview }) {
   </section>`;
 }
 
+const PACE_STEPS = 4; // the first steps include what is compiled, and would foretell hours
+
 /** Time that the remaining steps take at the present pace. */
 function left(overview) {
   const period = overview.staleness?.step_period_s;
-  if (ended(overview) || !period || overview.step >= overview.steps) return "";
+  if (ended(overview) || !period || overview.step < PACE_STEPS || overview.step >= overview.steps) return "";
   return `, about ${duration(period * (overview.steps - overview.step))} left at this pace`;
 }
 
