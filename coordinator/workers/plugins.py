@@ -29,7 +29,8 @@ def load_plugin(path: str, group: str) -> Any:
     except (TaskError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's module may raise anything, SystemExit among them
-        raise TaskError(f"{path} cannot be loaded", cause=users_traceback(error), fix="see the cause") from error
+        fix = f"correct {path.rpartition(':')[0] or 'the package'} where the cause says"
+        raise TaskError(f"{path} cannot be loaded", cause=users_traceback(error), fix=fix) from error
 
 
 def _from_file(file: Path, name: str) -> Any:

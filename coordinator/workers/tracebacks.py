@@ -14,8 +14,13 @@ _CALLERS = (*(f"{_FOLDER / package}/" for package in ("coordinator", "rollcast")
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the exception and its frames from the first one that is the user's; all frames if none is."""
+    """Return the exception and its frames from the first one that is the user's; all frames if none is.
+
+    A file that Python cannot parse has no frame of the user's: the error itself names the line.
+    """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_CALLERS):
         frames = frames.tb_next
+    if frames is None and isinstance(error, SyntaxError):
+        return "".join(traceback.format_exception_only(error)).strip()
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__)).rstrip()

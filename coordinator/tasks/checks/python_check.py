@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coordinator.config.checks import PythonCheck
-from coordinator.tasks.checks.checker import Checker, Item, Outcome, metadata_of
+from coordinator.tasks.checks.checker import Checker, Item, Outcome, metadata_of, outcome_of
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
 from coordinator.workers.plugins import load_plugin
 from coordinator.workers.tracebacks import users_traceback
@@ -50,7 +50,7 @@ class PythonChecker(Checker):
             if isinstance(outcome, ScoringFailure):
                 raise outcome
             return outcome
-        return score_of(self._call(_arguments(ONE, problem, completion_text)))
+        return _score(self._call(_arguments(ONE, problem, completion_text)))
 
     async def check_many(self, items: Sequence[Item], timeout_s: float) -> list[Outcome]:
         if self._function is None:
@@ -68,13 +68,13 @@ class PythonChecker(Checker):
             raise TypeError(
                 f"the reward function returned {_kind(found)} for {len(items)} completions, not a list of them"
             )
-        return [score_of(one) for one in found]
+        return [outcome_of(_score, one) for one in found]
 
     async def _check_async(self, problem: Problem, text: str, timeout_s: float) -> Outcome:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                return score_of(await self._call(_arguments(ONE, problem, text)))
+                return _score(await self._call(_arguments(ONE, problem, text)))
         except ScoringFailure as failure:
             return failure
         except Exception as error:
@@ -87,6 +87,18 @@ class PythonChecker(Checker):
             self.warm_up()
         assert self._function is not None
         return self._function(**{name: arguments[name] for name in self._names})
+
+
+def _score(value: Any) -> Score:
+    """Return the score of what the user's function returned.
+
+    Raises:
+        ScoringFailure: it is no number. Its frames would be ours alone, so that none is shown.
+    """
+    try:
+        return score_of(value)
+    except TypeError as error:
+        raise ScoringFailure("exception", str(error)) from None
 
 
 def score_of(value: Any) -> Score:
@@ -109,9 +121,12 @@ def score_of(value: Any) -> Score:
 
 
 def _number(value: Any) -> float:
-    if value is None or isinstance(value, str | bytes):
-        raise TypeError(f"the reward function returned {_kind(value)}, not a number or numbers by name")
-    return float(value)  # numpy's and torch's scalars, too
+    try:
+        if value is not None and not isinstance(value, str | bytes):
+            return float(value)  # numpy's and torch's scalars, too
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"the reward function returned {_kind(value)}, not a number or numbers by name")
 
 
 def _kind(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from itertools import chain, zip_longest
@@ -20,11 +21,12 @@ from rollcast.cli.options import Json, Settings
 from rollcast.cli.tasks.episodes import Say, is_played, play, replayed, shown_on, turns_of
 from rollcast.runtime.config import override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, NotScored
+from rollcast.runtime.logs import configure_logging
 
 if TYPE_CHECKING:
     from coordinator.config.config import CoordinatorConfig
     from coordinator.prompts.stored_rollouts import StoredRollout
-    from coordinator.tasks.checks.task import Problem
+    from coordinator.tasks.checks.task import FailureReason, Problem
     from coordinator.verifiers.scorer import Verdict
 
 PROBLEMS_MOST = 10_000
@@ -71,29 +73,43 @@ def try_task(
         raise ConfigError(f"--n {n} is out of range", fix=f"use 1 to {PROBLEMS_MOST}")
     if answers is not None and from_run is not None:
         raise ConfigError("--answers and --from exclude each other", fix="give one of them")
-    config, console = _config(file, settings), Console()
+    configure_logging("cli", level=logging.ERROR)  # a verifier that hangs or dies is in the verdict
+    config, console, progress = _config(file, settings), Console(), Console(stderr=True)
     if from_run is not None:
         pairs, episodes = _kept(from_run, n)
         kept = replayed(episodes, (lambda *_: None) if json_output else shown_on(console))
         for facts in kept if json_output else ():
             print(json.dumps(facts))
     else:
-        problems = _drawn(config, n, seed)
+        with progress.status("loading the task"):
+            problems = _drawn(config, n, seed)
         if is_played(problems):
             return _play(config, problems, answers, console, json_output=json_output)
         pairs = list(zip(problems, _answers(problems, answers, console, ask=not json_output), strict=False))
-    verdicts = asyncio.run(_score(config, pairs)) if pairs else []
+    with progress.status(f"scoring {len(pairs)} completions"):
+        verdicts = asyncio.run(_score(config, pairs)) if pairs else []
     scored = [_facts(problem, text, verdict) for (problem, text), verdict in zip(pairs, verdicts, strict=True)]
     for facts in scored:
         if json_output:
             print(json.dumps(facts))
         else:
             _show(console, facts)
-    failed = sum("failed" in facts for facts in scored)
+    failed = [facts for facts in scored if "failed" in facts]
     if failed:
-        what = f"{failed} of {len(scored)} completions could not be scored"
-        raise NotScored(what, cause="see above", fix="correct the check")
+        raise NotScored(
+            f"{len(failed)} of {len(scored)} completions could not be scored",
+            cause=str(failed[0]["detail"]).strip().rpartition("\n")[2],
+            fix=_fix(config, failed[0]["failed"]),
+        )
     return 0
+
+
+def _fix(config: CoordinatorConfig, reason: FailureReason) -> str:
+    """Return what to do about a check that failed."""
+    path = getattr(getattr(config.task, "check", None), "path", "") or "the check"
+    if reason == "timeout":
+        return f"make {path} faster, or raise verifier.timeout_s, which is {config.verifier.timeout_s:g} s"
+    return f"correct {path}"
 
 
 def _play(
@@ -109,10 +125,13 @@ def _play(
     if json_output:
         for facts in played:
             print(json.dumps(facts))
-    failed = sum("failed" in facts for facts in played)
+    failed = [facts for facts in played if "failed" in facts]
     if failed:
-        what = f"{failed} of {len(played)} episodes failed"
-        raise NotScored(what, cause="see above", fix="correct the environment")
+        raise NotScored(
+            f"{len(failed)} of {len(played)} episodes failed",
+            cause=str(failed[0].get("detail") or failed[0]["failed"]).strip().rpartition("\n")[2],
+            fix=f"correct {getattr(config.task, 'path', None) or 'the environment'}",
+        )
     return 0
 
 

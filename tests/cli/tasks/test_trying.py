@@ -71,12 +71,26 @@ def test_a_function_that_raises_shows_its_traceback(tmp_path: Path, capsys: pyte
     (tmp_path / "bad.py").write_text(code)
     config = f'[task]\nkind = "python"\npath = "{tmp_path}/bad.py:problems"\n[task.check]\nkind = "python"\n'
     (tmp_path / "run.toml").write_text(f'{config}path = "{tmp_path}/bad.py:score"\n')
-    with pytest.raises(NotScored, match="1 of 1 completions"):
+    with pytest.raises(NotScored, match="1 of 1 completions") as caught:
         try_task(tmp_path / "run.toml", n=1)
+    assert caught.value.cause == "ZeroDivisionError: division by zero"
+    assert caught.value.fix == f"correct {tmp_path}/bad.py:score"
     shown = capsys.readouterr().out
     assert f'File "{tmp_path}/bad.py", line 4, in score' in shown, "a line is not broken"
     assert "ZeroDivisionError" in shown
     assert "coordinator/" not in shown, "the user's own frames are enough"
+
+
+def test_a_slow_function_names_the_limit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = "import time\ndef problems():\n    yield {'prompt': 'a', 'answer': 'b'}\n"
+    (tmp_path / "slow.py").write_text(f"{code}def score(completion):\n    time.sleep(60)\n")
+    config = f'[task]\nkind = "python"\npath = "{tmp_path}/slow.py:problems"\n[task.check]\nkind = "python"\n'
+    (tmp_path / "run.toml").write_text(f'{config}path = "{tmp_path}/slow.py:score"\n[verifier]\ntimeout_s = 0.5\n')
+    with pytest.raises(NotScored) as caught:
+        try_task(tmp_path / "run.toml", n=1)
+    assert caught.value.cause == "no verdict within 0.5 s"
+    assert caught.value.fix.endswith("slow.py:score faster, or raise verifier.timeout_s, which is 0.5 s")
+    assert "verifier replaced" not in "".join(capfd.readouterr())
 
 
 def test_the_end_of_input_stands_for_the_problems_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:

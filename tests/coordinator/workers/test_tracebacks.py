@@ -34,6 +34,16 @@ def test_an_error_of_our_own_keeps_its_frames() -> None:
     assert "coordinator/workers/plugins.py" in users_traceback(error)
 
 
+def test_a_file_that_cannot_be_parsed_is_shown_with_its_line_alone(tmp_path: Path) -> None:
+    file = tmp_path / "unparsed_reward.py"
+    file.write_text("def score(completion)\n    return 1.0\n")
+    with pytest.raises(TaskError) as caught:
+        load_plugin(f"{file}:score", "rollcast.rewards")
+    assert caught.value.cause.startswith(f'File "{file}", line 1')
+    assert caught.value.cause.endswith("SyntaxError: expected ':'")
+    assert caught.value.fix == f"correct {file} where the cause says"
+
+
 def test_a_file_that_cannot_be_imported_is_shown_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "broken_reward.py"
     file.write_text("LIMIT = 3\nWEIGHT = LIMITS / 2\n")

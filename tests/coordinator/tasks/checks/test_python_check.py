@@ -91,7 +91,18 @@ def test_numbers_and_parts(value: Any, score: Score) -> None:
     assert score_of(value) == score
 
 
-@pytest.mark.parametrize("value", [None, "1", [1.0], {"format": None}, {"": 1.0}])
+async def test_a_value_that_is_no_number_is_named_without_our_frames(tmp_path: Path) -> None:
+    with pytest.raises(ScoringFailure) as caught:
+        checker(tmp_path, "def score(completion):\n    return 'good'").check(PROBLEM, "x")
+    assert caught.value.detail == "the reward function returned a str, not a number or numbers by name"
+    code = "def score(completions):\n    return [1, None]"
+    right, wrong = await checker(tmp_path, code, batch=True).check_many([(PROBLEM, "a"), (PROBLEM, "b")], 1.0)
+    assert right == Score(1.0, True), "one value fails alone"
+    assert isinstance(wrong, ScoringFailure)
+    assert wrong.detail == "the reward function returned None, not a number or numbers by name"
+
+
+@pytest.mark.parametrize("value", [None, "1", [1.0], 1j, {"format": None}, {"": 1.0}])
 def test_anything_else_is_an_error(value: Any) -> None:
     with pytest.raises(TypeError):
         score_of(value)
