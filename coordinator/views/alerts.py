@@ -15,6 +15,7 @@ from coordinator.views.phrases import duration, members_in_words
 Severity = Literal["info", "warning", "critical"]
 Page = Literal["workers", "broadcast", "run", "capacity", "events"]
 
+STARTS_S = 60.0  # of a run, for which its processes may still be loading; "Now" says what the run waits for
 WAITS_LONG_STEPS = 3.0  # learner steps after which a wait for a batch is an alert
 WAITS_LONG_S = 30.0  # but never before this
 WAITS_TOO_LONG_S = 600.0
@@ -111,6 +112,8 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
 
 def _missing_roles(seen: Seen) -> Iterator[Found]:
     state = seen.state
+    if seen.status.elapsed_s < STARTS_S:
+        return
     if state.members.origin is None:
         text = "There is no origin: the learner cannot publish, and peers receive no versions."
         yield Found(

@@ -5,9 +5,19 @@ from typing import Any
 
 from coordinator.core.activation.status import ActivationStatus, PlannedSet
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.events.events import BatchRequested, PeerAccused, RunEnded
+from coordinator.core.events.events import BatchRequested, PeerAccused, RunEnded, Tick
 from coordinator.core.members.mismatch import mismatch_status
-from coordinator.views.alerts import SKIPPED_LATELY_STEPS, Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
+from coordinator.views.alerts import (
+    SKIPPED_LATELY_STEPS,
+    STARTS_S,
+    Alert,
+    AlertBook,
+    Found,
+    Health,
+    Lately,
+    Seen,
+    find_alerts,
+)
 from coordinator.views.event_rows import EventView
 from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core_world import World, announced
@@ -29,9 +39,11 @@ def test_healthy_run_has_no_alert() -> None:
 
 def test_missing_roles_are_reported_until_the_run_is_over() -> None:
     found = World().core
-    assert set(alerts(found)) == {"no_origin", "no_workers"}
-    found.handle(RunEnded("finished", True), NOW)
-    assert alerts(found) == {}
+    found.handle(Tick(), NOW)
+    assert alerts(found, NOW + STARTS_S - 1.0) == {}, "the processes of a run that starts are still loading"
+    assert set(alerts(found, NOW + STARTS_S)) == {"no_origin", "no_workers"}
+    found.handle(RunEnded("finished", True), NOW + STARTS_S)
+    assert alerts(found, NOW + STARTS_S) == {}
 
 
 def test_waiting_learner_is_a_warning_then_critical() -> None:

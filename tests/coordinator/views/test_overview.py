@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.events.events import BatchRequested
+from coordinator.core.events.events import BatchRequested, Tick
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained
 from coordinator.core.events.prices import Price
 from coordinator.core.status.turns import at_once
-from coordinator.views.alerts import Alert, Health
+from coordinator.views.alerts import STARTS_S, Alert, Health
 from coordinator.views.history import COARSE_S, FINE_KEPT_S, SAMPLE_S, History, merged
 from coordinator.views.overview import build_overview, count_workers, limits, waiting_view
 from coordinator.views.registry import ViewedRun, ViewRegistry
@@ -187,6 +187,8 @@ def registry(run: World) -> ViewRegistry:
 def test_alerts_are_found_while_no_page_is_open() -> None:
     run = World()
     views = registry(run)
+    run.handle(Tick())
+    run.now += STARTS_S
     at_once(views.sample())
     run.now += 30.0
     alerts = {one.id: one.since_s for one in views.overview().alerts}
