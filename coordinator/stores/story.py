@@ -88,20 +88,35 @@ def story_of(folder: RunFolder, words: str) -> Story:
         if story is None:
             raise ConfigError(
                 f"this run's ledger has no {kind} {subject}",
-                cause=_ABSENT.get(kind, "it never existed, or its records were compacted"),
+                cause=_why_absent(connection, kind, subject),
                 fix=f"name one that the run has{_range(connection, kind)}; the dashboard's Events page lists them",
             )
         return _in_words(story, peer_names(connection))
 
 
-def _range(connection: RunReader, kind: str) -> str:
-    """Return the oldest and newest subject of a kind; empty if the ledger has none, or the kind has no numbers."""
-    if kind not in _NUMBERS:
-        return ""
+def _why_absent(connection: RunReader, kind: str, subject: str) -> str:
+    if kind in ("step", "version", "rollout", "group"):
+        numbers = _numbers(connection, kind)
+        if numbers is None:
+            return f"the run has no {kind} yet"
+        if int(subject) > numbers[1]:
+            return f"the run has not come to it yet: its newest {kind} is {numbers[1]}"
+    return _ABSENT.get(kind, "it never existed, or its records were compacted")
+
+
+def _numbers(connection: RunReader, kind: str) -> tuple[int, int] | None:
+    """Return the oldest and newest number of a kind; None if the ledger has none."""
     table, column = _NUMBERS[kind]
     oldest, newest = connection.execute(f"SELECT min({column}), max({column}) FROM {table}").fetchone()
-    if newest is None:
+    return None if newest is None else (oldest, newest)
+
+
+def _range(connection: RunReader, kind: str) -> str:
+    """Return the oldest and newest subject of a kind; empty if the ledger has none, or the kind has no numbers."""
+    numbers = _numbers(connection, kind) if kind in _NUMBERS else None
+    if numbers is None:
         return ""
+    oldest, newest = numbers
     name: Callable[[int], str] = lease_name if kind == "lease" else str
     return f" ({kind} {name(oldest)} to {name(newest)})"
 

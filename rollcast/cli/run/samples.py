@@ -103,6 +103,8 @@ def samples(
         by_version = sorted(found, key=lambda one: (one.version, one.rollout_id))
         chosen = by_version if training.problem else found
         summary = f"{_plural(len(found), 'stored rollout')} of training, the newest that match; --limit {limit}."
+        if not found:
+            summary = "No stored rollout matches: none is scored yet, they were deleted, or a filter is too narrow."
         if training.parquet is not None:
             write_parquet(found, training.parquet)
             print(f"{len(found)} rollouts in {training.parquet}")

@@ -32,6 +32,11 @@ async def test_a_game_names_the_agent_that_played_and_shows_all_of_its_turns(
     assert "tool, version" not in shown, "no version made it"
 
 
+async def test_nothing_found_is_a_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.samples(run, set_name="training", training=command.TrainingOptions(age_min=99)) == 0
+    assert capsys.readouterr().out.startswith("No stored rollout matches: none is scored yet")
+
+
 async def test_a_line_of_json_has_the_agent_and_the_whole_conversation(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

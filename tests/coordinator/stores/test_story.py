@@ -126,6 +126,9 @@ async def test_the_refusal_of_a_number_names_the_oldest_and_newest(tmp_path: Pat
     with pytest.raises(ConfigError) as empty:
         story_of(RunFolder(tmp_path), "lease 17")
     assert "(" not in empty.value.fix
+    with pytest.raises(ConfigError) as early:
+        story_of(RunFolder(tmp_path), "step 40")
+    assert early.value.cause == "the run has no step yet"
     for number in (262, 300):  # those before were of an evaluation
         await work.issue(ledger, (1 << 32) + number)
     await ledger.close()
