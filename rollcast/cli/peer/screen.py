@@ -22,12 +22,18 @@ def _head(report: dict[str, Any]) -> list[str]:
     until = f" (until {report['until'].replace('T', ' ')})" if report["until"] and not has_until else ""
     session = "connected to" if report["connected"] else "not connected to"
     return [
-        f"{'ready' if report['state'] == 'idle' else report['state']}{reason}{until}",
+        f"{_state(report)}{reason}{until}",
         f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
         f"run {report['run_id']}, {session} {report['coordinator']}",
         # A daemon of an earlier release does not report it.
         *(line for place in report.get("coordinators_failing", ()) for line in _failing(place)),
     ]
+
+
+def _state(report: dict[str, Any]) -> str:
+    if report["state"] != "idle":
+        return str(report["state"])
+    return "ready" if report["connected"] else "not connected"
 
 
 def _failing(place: dict[str, Any]) -> list[str]:

@@ -150,6 +150,8 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
         "seconds_ago": 3.0,
     }
     lines = screen({**REPORT, "connected": False, "coordinators_failing": [place]}).splitlines()
+    idle = screen({**REPORT, "connected": False, "state": "idle", "reason": "no session"})
+    assert idle.startswith("not connected - no session")
     assert lines[2:5] == [
         "run run-1, not connected to host:7443",
         "          name lookup of run.example:7400: no address for 'run.example' (7 tries, the last 3s ago)",
