@@ -114,6 +114,9 @@ def _explain(problem: Any, cls: type[BaseModel]) -> str:
 
 
 _RULES = {
+    "tuple_type": 'must be a list: ["...", "..."]',
+    "list_type": 'must be a list: ["...", "..."]',
+    "dict_type": "must be a table: { ... }",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_parsing": "must be a number",

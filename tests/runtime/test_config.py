@@ -138,6 +138,8 @@ class Settings(ConfigModel):
     [
         ({"colour": "rad"}, "colour cannot be 'rad' (did you mean 'red'?); choose 'red' or 'blue'"),
         ({"count": "many"}, "count must be a whole number"),
+        ({"drawing": {"shape": {"kind": "sum", "parts": "x"}}}, 'drawing.shape.parts must be a list: ["...", "..."]'),
+        ({"drawing": {"named": 1}}, "drawing.named must be a table: { ... }"),
         ({"deadline_s": 1.0}, "unknown key 'deadline_s' (did you mean 'inner.deadline_s'?)"),
         ({"inner": {"deadlines": 1.0}}, "unknown key 'inner.deadlines' (did you mean 'deadline_s'?)"),
         (
