@@ -89,8 +89,10 @@ def restore(
         )
     elif epoch is not None:
         print(
-            f"The run continues in epoch {epoch.epoch} at step {epoch.step_to}. The {epoch.step_to - epoch.step_from}"
-            " steps before that are empty: raise run.steps by that number to train as long as planned.",
+            f"The copy ends at step {epoch.step_from}. The run may since have published versions up to {epoch.step_to},"
+            f" so it continues there, in epoch {epoch.epoch}. To train as long as planned, start it with"
+            f" run.steps={steps + epoch.step_to - epoch.step_from} (now {steps}):\n"
+            f"    rollcast coordinator FILE.toml --set run_folder={run_folder} --set run.steps=...",
             file=sys.stderr,
         )
     if not made.has_secrets:

@@ -157,5 +157,8 @@ async def test_backup_and_restore_commands(run: RunFolder, tmp_path: Path, capsy
     made = json.loads(capsys.readouterr().out)
     assert (made["run_id"], made["files"], made["folder"]) == ("run-1", 5, target)
     assert app(["restore", target, again], result_action="return_value") == 0
-    assert "restored to" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "restored to" in shown.out
+    assert "The copy ends at step" in shown.err
+    assert f"--set run_folder={again} --set run.steps=" in shown.err
     assert os.listdir(again)
