@@ -118,7 +118,7 @@ def main() -> None:
             sys.exit(0)
         raise
     except CycloptsError as error:
-        from rollcast.cli.usage import usage_error
+        from rollcast.cli.start.usage import usage_error
 
         _fail(usage_error(error))
     except RollcastError as error:

@@ -9,7 +9,7 @@ import pytest
 from cyclopts import CycloptsError
 
 from rollcast.cli.main import app
-from rollcast.cli.usage import usage_error
+from rollcast.cli.start.usage import usage_error
 
 
 def answer(*words: str) -> str:
