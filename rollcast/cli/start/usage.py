@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from cyclopts import CycloptsError, MissingArgumentError, UnknownCommandError, UnusedCliTokensError
+from cyclopts import (
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from rollcast.runtime.errors import ConfigError
 
@@ -40,6 +46,8 @@ def usage_error(error: CycloptsError) -> ConfigError:
                 f"`{command}` does not take the argument {word!r}",
                 fix=f"leave it out; quote a value that contains spaces; `{command} --help` lists the arguments",
             )
+        case UnknownOptionError() if error.token.keyword == "--json" and _has(error, "--format"):
+            return ConfigError(f"`{command}` has no option --json", fix="write `--format json`")
         case MissingArgumentError() if error.argument is not None and not error.tokens_so_far:
             return _missing(error, command, error.keyword or error.argument.name)
     error.verbose = False
@@ -57,6 +65,10 @@ def _missing(error: MissingArgumentError, command: str, name: str) -> ConfigErro
         what, line = f"`{command}` lacks {name}", " ".join((command, *(needed or [name])))
     meaning = f". {name}: {' '.join(help_text.split())}" if help_text else ""
     return ConfigError(what, fix=f"write `{line}`{meaning}")
+
+
+def _has(error: UnknownOptionError, name: str) -> bool:
+    return any(name in one.names for one in error.argument_collection)
 
 
 def _close(error: CycloptsError, word: str) -> list[str]:

@@ -29,6 +29,7 @@ def answer(*words: str) -> str:
         ("backup runs/a", "`rollcast backup` lacks TARGET", "write `rollcast backup RUN_FOLDER TARGET`"),
         ("up a.toml --set", "`rollcast up` lacks the value of --set", "write `rollcast up --set VALUE`"),
         ("up a.toml b.toml", "`rollcast up` does not take the argument 'b.toml'", "leave it out"),
+        ("capacity diff a b --json", "`rollcast capacity diff` has no option --json", "write `--format json`"),
         ("up a.toml --pla", "unknown option: --pla. Did you mean --plain?", "`rollcast up --help` lists"),
         ("simulate --peers many", 'invalid value for --peers: unable to convert "many" into int', "simulate --help"),
     ],
