@@ -68,7 +68,9 @@ def test_services_name_only_images_volumes_and_services_that_exist() -> None:
     builds = yaml.safe_load((DEPLOY / "compose.build.yaml").read_text())["services"]
     for name, service in file["services"].items():
         if service["image"].startswith("rollcast-"):
-            target = builds.pop(name)["build"]["target"]
+            build = builds.pop(name)["build"]
+            target = build["target"]
+            assert all(f"\nARG {argument}=" in CONTAINERFILE for argument in build["args"])
             assert target in re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE)
             assert service["image"] == f"rollcast-{target}:{VERSION}", "the name that deploy/release gives it"
         for other in service.get("depends_on", ()):
