@@ -110,6 +110,12 @@ def test_a_release_has_every_file_that_its_deployments_name_and_none_that_builds
                 assert any(file == path or file.startswith(f"{path}/") for file in files), source
 
 
+def test_images_of_a_release_have_names_that_docker_and_podman_shorten_to_those_of_compose() -> None:
+    release = (DEPLOY / "release").read_text()
+    assert "image=docker.io/library/rollcast-$role:$tag\n" in release
+    assert re.findall(r'"\$builder" (?:build .*--tag|save) "([^"]+)"', release) == ["$image", "$image"]
+
+
 def test_ports_are_open_to_this_machine_only() -> None:
     ports = [port for service in compose()["services"].values() for port in service.get("ports", ())]
     assert ports
