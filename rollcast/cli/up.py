@@ -174,11 +174,12 @@ def _report(folder: RunFolder, console: Console, *, json_output: bool) -> None:
 def next_commands(summary: Mapping[str, Any]) -> list[str]:
     """Return commands to try after a run with this summary, a line each, as they are typed in this shell."""
     command = "rollcast" if shutil.which("rollcast") else sys.argv[0]
-    step, version = min(_EXPLAINED_STEP, summary["step"] or 0), summary["version"] or 0
+    steps, version = summary["step"] or 0, summary["version"] or 0
+    step = min(_EXPLAINED_STEP, steps - 1)  # the ledger counts them from 0
     explained = {
         f"explain step {step}": f"what was decided in a step, and why; also: rollout 1, version {version}, peer NAME"
     }
-    lines = (explained if step else {}) | {
+    lines = (explained if steps else {}) | {
         "why": "where the learner's wall time went",
         "samples runs/latest": "what the policy answered",
         "init": "starting points with problems, rewards and models of your own",

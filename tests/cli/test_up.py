@@ -52,7 +52,9 @@ def test_a_finished_run_names_commands_that_exist(monkeypatch: pytest.MonkeyPatc
     assert all(line.split()[0] == ".venv/bin/rollcast" for line in up.next_commands({"step": 3, "version": 2}))
 
 
-@pytest.mark.parametrize(("step", "version", "shown"), [(200, 200, "explain step 40"), (20, 19, "explain step 20")])
+@pytest.mark.parametrize(
+    ("step", "version", "shown"), [(200, 200, "explain step 40"), (20, 19, "explain step 19"), (1, 1, "explain step 0")]
+)
 def test_a_finished_run_names_a_step_and_a_version_that_it_has(step: int, version: int, shown: str) -> None:
     first, *_ = up.next_commands({"step": step, "version": version})
     assert f"{shown} " in first
