@@ -10,7 +10,7 @@ from unittest.mock import patch
 from coordinator.config.checks import ExactCheck
 from coordinator.config.config import VerifierConfig
 from coordinator.config.tasks import JsonlTask, TaskConfig, single_tasks
-from coordinator.prompts import problems
+from coordinator.prompts import loading
 from coordinator.tasks.build import build_task
 from coordinator.tasks.checks.checker import outcome_of
 from coordinator.tasks.checks.task import ScoringFailure
@@ -57,5 +57,5 @@ def scorer_of(task: TaskConfig, seed: int, config: VerifierConfig, *, tokenizer_
 @contextmanager
 def scoring_here() -> Iterator[None]:
     """Give runs that start meanwhile the scorers of `scorer_of`."""
-    with patch.object(problems, "build_scorer", scorer_of):
+    with patch.object(loading, "build_scorer", scorer_of):
         yield
