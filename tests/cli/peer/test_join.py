@@ -110,7 +110,13 @@ async def test_from_one_string_to_a_peer_that_runs_and_back(tmp_path: Path, mach
             await machine.rollcast("leave", "--now", "--yes")  # in any case, so that no process stays behind
         assert (left["ended"], left["identity_kept"]) == ("finished", True)
         assert holder_of(machine.state) is None
-        assert sorted(path.name for path in machine.state.iterdir()) == ["identity.key", "instance.json", "receipts"]
+        assert sorted(path.name for path in machine.state.iterdir()) == [
+            "donor.json",
+            "identity.key",
+            "instance.json",
+            "limits.json",
+            "receipts",
+        ]
         assert (await peers_of(run))["attic"] == "left"
         assert (await machine.rollcast("status"))[0] == 69
 
