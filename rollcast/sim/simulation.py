@@ -131,7 +131,7 @@ def _simulate(
         seed=seed,
         seconds=ran_s,
         steps=oracle.steps,
-        utilisation=oracle.steps * settings.train_s / ran_s,
+        utilisation=oracle.steps * settings.train_s / ran_s if ran_s else 0.0,
         issued=counts.issued,
         accepted=counts.accepted,
         trained=counts.trained,

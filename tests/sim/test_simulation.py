@@ -14,7 +14,7 @@ import pytest
 
 from rollcast.runtime.errors import ConfigError
 from rollcast.sim import simulation
-from rollcast.sim.fleet import Fleet
+from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
@@ -136,9 +136,9 @@ def test_garbage_is_collected_seldom_while_a_fleet_lives(monkeypatch: pytest.Mon
     before = (700, 10, 10)
 
     class Watched(Fleet):
-        def run(self, seconds: float) -> None:
+        def run(self, seconds: float, progress: Progress | None = None) -> None:
             during.append(gc.get_threshold()[0])
-            super().run(seconds)
+            super().run(seconds, progress)
 
     monkeypatch.setattr(simulation, "Fleet", Watched)
     gc.set_threshold(*before)
