@@ -161,12 +161,11 @@ def test_wrong_command_line_has_its_exit_status(arguments: list[str]) -> None:
 
 
 def test_unknown_command_is_refused_without_jax() -> None:
-    """All commands are imported, to find those that it may have meant."""
+    """No group of commands is imported: what was meant is found by the names alone."""
     result = rollcast("bogus", PYTHONPROFILEIMPORTTIME="1")
     assert (result.returncode, "Traceback" in result.stderr) == (64, False)
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "rollcast.cli.run.evaluate_live" in imported
-    assert "jax" not in imported
+    assert imported.isdisjoint({"rollcast.cli.run.evaluate_live", "jax"})
 
 
 def test_read_only_run_folder(tmp_path: Path) -> None:
