@@ -153,7 +153,7 @@ class Donor:
         """
         if self._leaves:
             gone = clear_up(PeerPaths(Path(), self._folder), forget_identity=False)
-            log.info("this machine has left the run; its identity and receipts stay", removed=len(gone))
+            log.info("this machine has left; its identity, receipts, limits and traffic stay", removed=len(gone))
 
     async def _save_receipts(self) -> None:
         while True:
@@ -195,7 +195,10 @@ class Donor:
         return {"state": allowed.state, "reason": allowed.reason}
 
     def _leave(self) -> dict[str, Any]:
-        """Finish the work that is held, end the process, and remove its files; identity and receipts stay."""
+        """Finish the work that is held, end the process, and remove its files.
+
+        Identity, receipts, limits and the month's traffic stay.
+        """
         self._leaves = True
         return self._ask("finish", None)
 

@@ -442,4 +442,4 @@ async def test_a_machine_leaves_the_run_and_its_state_is_removed(tmp_path: Path)
         assert (await asked(process, "leave"))["state"] == "finishing"
         assert await process.status() == 0
         left = {path.name for path in process.config.state_folder.iterdir()}
-        assert left == {"identity.key", "instance.json", "receipts"}
+        assert left == {"donor.json", "identity.key", "instance.json", "receipts"}
