@@ -284,11 +284,13 @@ class Session:
         watch = AnswerWatch(interval_s, welcome.answer_s) if asks else None
         reader = asyncio.create_task(self._read(call, watch), name="session-read")
         writer = asyncio.create_task(self._write(call, interval_s, watch), name="session-write")
-        leaving = asyncio.create_task(self._other_answers(watch), name="session-watch")
+        tasks = [reader, writer]
+        if watch is not None:
+            tasks.append(asyncio.create_task(self._other_answers(watch), name="session-watch"))
         try:
-            await asyncio.wait((reader, writer, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done() and not reader.done() and not writer.done():
-                return leaving.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done() and not writer.done():
+                return tasks[-1].result()
             if writer.done() and writer.exception() is None:
                 # Goodbye is written: the coordinator ends the stream when it has read it.
                 await asyncio.wait((reader,), timeout=FLUSH_TIMEOUT_S)
@@ -302,21 +304,18 @@ class Session:
                 writer if timed_out or not reader.done() else reader
             ).result() or "the coordinator ended the session"
         finally:
-            for task in (reader, writer, leaving):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(reader, writer, leaving, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             # An exception of theirs refers to this frame: the cycle would keep the connection.
-            del reader, writer, leaving, task
+            del reader, writer, tasks, task
 
-    async def _other_answers(self, watch: AnswerWatch | None) -> str:
+    async def _other_answers(self, watch: AnswerWatch) -> str:
         """Wait until the coordinator is silent and another one answers; return why this session ends then.
 
         A standby does not listen before it leads. So a coordinator that is busy, or frozen without a successor, keeps
         its sessions, and thousands of members do not all reconnect because it was late.
         """
-        if watch is None:
-            await asyncio.get_running_loop().create_future()
-            raise AssertionError("unreachable")
         delays = self._probe_delays()
         while True:
             await asyncio.sleep(watch.tick_s)

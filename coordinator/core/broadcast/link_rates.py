@@ -88,7 +88,8 @@ class LinkRates:
         if received_bytes < record.received_bytes:  # the peer's process began anew
             record.received_bytes = 0
         if record.receiving not in (None, facts.receiving_version):
-            record.broadcasts += received_bytes - record.received_bytes >= _LASTED_S * record.downlink
+            if received_bytes - record.received_bytes >= _LASTED_S * record.downlink:
+                record.broadcasts += 1
             record.received_bytes = received_bytes
         record.receiving = facts.receiving_version
 

@@ -3,8 +3,8 @@
 Cubic, like every control that takes each loss for a full queue, sends no more than ``1.2 segments / (RTT sqrt(loss))``
 (Mathis et al. 1997): with 1 % of loss at 80 ms that is 2 Mbit/s, however fast the path is. BBR (Cardwell et al. 2016)
 ignores such loss, but where losses do come from full queues it causes many more of them than cubic does, and is slower.
-So a link changes to BBR only if it loses packets although no queue has formed: its round trips are hardly longer than
-the shortest one.
+So a link changes to BBR only if it loses packets again and again although no queue has formed: its round trips are
+hardly longer than the shortest one. Where most links of a process use BBR, the queue is theirs, and the others follow.
 """
 
 from __future__ import annotations
