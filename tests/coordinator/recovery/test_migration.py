@@ -327,7 +327,7 @@ async def test_a_coordinator_refuses_the_store_that_the_run_has_left(run: RunFol
         await leadership_of(StoreConfig(), run, "a", asyncio.Event())
 
 
-@pytest.mark.parametrize(("target", "words"), [("sqlite", "not in PostgreSQL"), ("{url}", "has no ledger")])
+@pytest.mark.parametrize(("target", "words"), [("sqlite", "not in PostgreSQL"), ("{url}", "no ledger")])
 def test_a_folder_without_the_source_is_refused(tmp_path: Path, url: str, target: str, words: str) -> None:
     run = RunFolder(tmp_path).prepare()
     with pytest.raises(RollcastError, match=words):
