@@ -7,7 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Added to what the two commands run: DEMO_OPTIONS="--set coordinator.run.steps=5", PYTEST_OPTIONS="-k planner".
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
-PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL = $(PIP) --quiet
 
 # One worker more than cores, five at most: many tests wait for processes that they started.
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
@@ -97,13 +98,13 @@ release: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/.installed-all: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing Rollcast into .venv (about a minute)"
-	$(PIP_INSTALL) --editable '.[all]'
+	@echo "installing Rollcast into .venv: one to three minutes, by network and machine"
+	$(PIP) --editable '.[all]'
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing Rollcast and its development tools into .venv (about a minute)"
-	$(PIP_INSTALL) --editable '.[dev]'
+	@echo "installing Rollcast and its development tools into .venv: one to three minutes, by network and machine"
+	$(PIP) --editable '.[dev]'
 	@touch $@ .venv/.installed-all
 
 # torchvision and its kin come along as CUDA builds, which this torch cannot load.

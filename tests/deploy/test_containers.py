@@ -65,20 +65,36 @@ def test_images_run_as_a_user_of_their_own() -> None:
 
 def test_services_name_only_images_volumes_and_services_that_exist() -> None:
     file = compose()
-    builds = yaml.safe_load((DEPLOY / "compose.build.yaml").read_text())["services"]
     for name, service in file["services"].items():
-        if service["image"].startswith("rollcast-"):
-            build = builds.pop(name)["build"]
-            target = build["target"]
-            assert all(f"\nARG {argument}=" in CONTAINERFILE for argument in build["args"])
-            assert target in re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE)
-            assert service["image"] == f"rollcast-{target}:{VERSION}", "the name that deploy/release gives it"
         for other in service.get("depends_on", ()):
             assert other in file["services"], name
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             known = (DEPLOY / source).exists() if source.startswith(".") else source in file["volumes"]
             assert known, f"{name}: {volume}"
+
+
+def test_each_image_is_built_once_and_used_by_its_other_services() -> None:
+    services = compose()["services"]
+    builds = yaml.safe_load((DEPLOY / "compose.build.yaml").read_text())["services"]
+    assert set(builds) == {name for name, one in services.items() if one["image"].startswith("rollcast-")}
+    built: list[str] = []
+    for name, service in builds.items():
+        if "build" not in service:
+            assert service == {"pull_policy": "never"}
+            continue
+        build, image = service["build"], services[name]["image"]
+        built.append(image)
+        assert all(f"\nARG {argument}=" in CONTAINERFILE for argument in build["args"])
+        assert build["target"] in re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE)
+        assert image == f"rollcast-{build['target']}:{VERSION}", "the name that deploy/release gives it"
+    assert sorted(built) == sorted({services[name]["image"] for name in builds})
+
+
+def test_a_release_installs_the_packages_that_it_was_tested_with() -> None:
+    release = (DEPLOY / "release").read_text()
+    assert 'pip install --constraint "\\$URL/constraints.txt"' in release
+    assert "cp constraints.txt dist/" in release
 
 
 def test_our_services_need_no_root() -> None:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import yaml
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = shlex.split(os.environ.get("ROLLCAST_COMPOSE", "docker compose"))
 PROJECT = f"rollcast-test-{os.getpid()}"
-STEPS = 3
+STEPS = 40  # enough that some are left after `down`
 
 
 def compose(folder: Path, *words: str, deadline_s: float = 120.0) -> subprocess.CompletedProcess[str]:
@@ -47,6 +48,19 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
+def steps_done(folder: Path) -> int:
+    """Return how many steps the learner has reported."""
+    shown = compose(folder, "exec", "-T", "coordinator", "cat", "/state/run/metrics.jsonl")
+    return len(shown.stdout.splitlines()) if shown.returncode == 0 else 0
+
+
+def until(done: Callable[[], bool], folder: Path, timeout_s: float = 900.0) -> None:
+    ends_at = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < ends_at, compose(folder, "logs", "--tail", "20").stdout[-6000:]
+        time.sleep(2.0)
+
+
 @pytest.fixture
 def stack(tmp_path: Path) -> Any:
     """Give a folder as it is in a release, whose run is short; remove its containers and volumes at the end."""
@@ -68,16 +82,15 @@ def stack(tmp_path: Path) -> Any:
 def test_images_are_built_and_a_run_goes_on_after_down_and_up(stack: Path) -> None:
     succeed(compose(DEPLOY, "build", deadline_s=1800.0))
     succeed(compose(stack, "up", "-d", *ours(), deadline_s=300.0))
+    until(lambda: steps_done(stack) >= 1, stack)  # so that `down` interrupts a run that trains
     succeed(compose(stack, "down", "--timeout", "60", deadline_s=180.0))
     succeed(
         compose(stack, "up", "-d", *ours(), deadline_s=300.0)
     )  # with the keys and read-only files of the first time
     link = succeed(compose(stack, "exec", "-T", "coordinator", "rollcast", "dashboard", "/state/run"))
     assert link.startswith("https://127.0.0.1:7401/#token=")
-    ends_at = time.monotonic() + 900.0
-    while (found := summary(stack)).get("phase") != "finished":
-        assert time.monotonic() < ends_at, compose(stack, "logs", "--tail", "20").stdout[-6000:]
-        time.sleep(2.0)
+    until(lambda: summary(stack).get("phase") == "finished", stack)
+    found = summary(stack)
     assert found["step"] == STEPS
     assert found["rollouts"]["trained"] > 0
     assert found["peer_byte_share"] > 0
