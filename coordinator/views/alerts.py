@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
+from coordinator.core.members.progress import LEARNER_LIMITS_SHARE
 from coordinator.core.status.status import RunStatus
 from coordinator.views.event_rows import EventView
 from coordinator.views.phrases import duration, members_in_words
@@ -144,7 +145,8 @@ def _waiting(seen: Seen) -> Iterator[Found]:
 def _staleness(seen: Seen) -> Iterator[Found]:
     status, lately = seen.status, seen.lately
     needed, limit = status.staleness_needed, status.staleness_limit
-    if needed is not None and needed > limit:
+    busy = seen.state.progress.recent_utilisation or 0.0
+    if needed is not None and needed > limit and busy < LEARNER_LIMITS_SHARE:
         text = f"S is {limit}, but the measured times of rollouts and broadcasts require {needed}."
         fix = f"{_raise_s(needed)}, or drain workers that generate or receive slowly."
         yield Found("staleness_too_small", "warning", text, fix, "run")

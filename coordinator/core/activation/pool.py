@@ -104,12 +104,15 @@ def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: fl
     )
 
 
-def _speeds(state: CoreState, member: Member, per_s: float) -> tuple[Speed, ...]:
-    at_once = max(1, member.concurrent_rollouts)
-    if not per_s:
+def _speeds(state: CoreState, member: Member, slots_per_s: float) -> tuple[Speed, ...]:
+    """Return a member's speed in whole rollouts: one that plays episodes fills a slot once for each of its turns."""
+    at_once, forecast = max(1, member.concurrent_rollouts), state.forecast
+    if not slots_per_s:
         return ()
+    per_s = slots_per_s / forecast.own_turns
     mean_s = at_once / per_s
-    return (Speed(at_once, per_s, mean_s * (state.forecast.spread(0.9) or _SPREAD_UNKNOWN), mean_s),)
+    p90_s = forecast.episode_p90_s() or mean_s * (forecast.spread(0.9) or _SPREAD_UNKNOWN)
+    return (Speed(at_once, per_s, p90_s, mean_s),)
 
 
 def learner_step_s(state: CoreState) -> float | None:

@@ -124,7 +124,7 @@ def question_of(state: CoreState, now: float) -> Question:
     """Return the run's present figures."""
     assumed, settings = Assumed(state), state.settings.activation
     members = [member for member in state.members if is_usable(member)]
-    workers, tokens_per_s, slots_per_s = [], 0.0, 0.0
+    workers, tokens_per_s, rollouts_per_s = [], 0.0, 0.0
     for member in members:
         kept = assumed.slots_per_s(member, had_nothing_to_do=False)  # 0 unless the capacity model measures speeds
         per_s = kept or measured_slots_per_s(state, member, now)
@@ -132,14 +132,14 @@ def question_of(state: CoreState, now: float) -> Question:
             workers.append(worker_of(state, member, state.prices, now, per_s))
         generated = 0.0 if member.facts is None else member.facts.tokens_per_second
         if generated and per_s:
-            tokens_per_s, slots_per_s = tokens_per_s + generated, slots_per_s + per_s
+            tokens_per_s, rollouts_per_s = tokens_per_s + generated, rollouts_per_s + per_s / state.forecast.own_turns
     most = float(state.settings.sampling.max_new_tokens)
     return Question(
         staleness_limit=state.rules.limit,
         demand=demand_of(state, now),
         workers=tuple(workers),
-        tokens_per_rollout=min(most, max(1.0, tokens_per_s / slots_per_s)) if slots_per_s else most,
-        tokens_measured=slots_per_s > 0,
+        tokens_per_rollout=min(most, max(1.0, tokens_per_s / rollouts_per_s)) if rollouts_per_s else most,
+        tokens_measured=rollouts_per_s > 0,
         spread=state.forecast.spread(0.9) or _SPREAD_UNKNOWN,
         unknown_upload_bytes_per_s=settings.unknown_upload_bytes_per_second,
         unknown_download_bytes_per_s=settings.unknown_download_bytes_per_second,

@@ -95,7 +95,9 @@ class Episodes:
         turn = len(episode.turns)
         before = episode.add(generated, body).observation
         game, episode.last_peer = episode.game, event.peer_id
-        game.stage, game.begun_at = "storing", now if game.begun_at is None else game.begun_at
+        game.stage = "storing"
+        if game.begun_at is None:
+            game.begun_at, game.issued_at = now, attempt.issued_at if attempt.load else None
         state.episodes.turns += 1
         state.partials.filled(attempt.group_id, attempt.sample_index)
         losers = state.book.take_turn(attempt, episode)

@@ -85,6 +85,7 @@ class Game:
     failures: int = 0  # of its environment since it last got beyond the question at which one failed
     failed_at: int = -1  # the latest question at which one failed; see ``question``
     begun_at: float | None = None  # when its first turn was received; None before
+    issued_at: float | None = None  # when that turn's lease was issued; None before, and if that is not known
     ready_at: float = 0.0
 
     @classmethod

@@ -28,6 +28,7 @@ _LAGS_SORTED_EVERY = 16  # versions that reached peers
 _LENGTHS_SORTED_EVERY = 64  # rollouts
 _PEERS_REMEMBERED = 16384
 LENGTHS_NEEDED = 64  # rollouts measured before their lengths are described by quantiles
+EPISODES_NEEDED = 16  # measured, before their times replace those that follow from turns
 _TURNS_WEIGHT = 0.1  # of the newest episode in the moving mean of turns
 _DISCARD_AFTER_S = 3600.0  # a speed this old is discarded, so that a peer that was too slow may retry
 
@@ -131,8 +132,12 @@ class Forecast:
         self._ended = (0, 0)
         self.caution = Caution()
         self._environment_s = _Sorted(256, 16)  # from a question to the answer
+        self._episode_s = _Sorted(256, 16)  # from the first turn's lease to the end of the game
         self.turns = 1.0
-        """Generations that a rollout takes: a moving mean over episodes, 1 without any."""
+        """Generations that a rollout takes, one after the other, with those of other agents: a moving mean, 1 without
+        episodes."""
+        self.own_turns = 1.0
+        """Generations of its own that a rollout takes: a moving mean over episodes, 1 without any."""
 
     # ---------------------------------------------------------------- measurements
 
@@ -183,9 +188,13 @@ class Forecast:
         """Measure how many seconds an environment took to answer."""
         self._environment_s.add(seconds)
 
-    def episode_ended(self, turns: int) -> None:
-        """Measure how many turns a game took, of all its agents."""
-        self.turns += (turns - self.turns) * (_TURNS_WEIGHT if self.turns > 1.0 else 1.0)
+    def episode_ended(self, turns: int, agents: int = 1, seconds: float | None = None) -> None:
+        """Measure the turns of all agents of a game, and its seconds; None: an earlier coordinator began it."""
+        weight = _TURNS_WEIGHT if self.turns > 1.0 else 1.0
+        self.turns += (turns - self.turns) * weight
+        self.own_turns += (turns / agents - self.own_turns) * weight
+        if seconds is not None:
+            self._episode_s.add(seconds)
 
     def version_came(self, version: Version, now: float) -> None:
         """Measure how old a version is when a peer that had an older one holds it."""
@@ -233,8 +242,11 @@ class Forecast:
     # ---------------------------------------------------------------- questions
 
     def generate_p90_s(self) -> float | None:
-        """Return the 90th percentile of the seconds that rollouts took to generate; None before the first one."""
-        return percentile_of(self._generate_s, 90)
+        """Return the 90th percentile of the seconds that rollouts took to generate; None before the first one.
+
+        An episode counts whole, with the answers of its environment: so long the versions of its first turn grow older.
+        """
+        return self._episode_s.quantile(0.9) or percentile_of(self._generate_s, 90)
 
     @property
     def _usual_tokens(self) -> float:
@@ -323,13 +335,22 @@ class Forecast:
     def steps_under_way(self, samples_per_group: int) -> float | None:
         """Return the learner steps that pass while 9 of 10 groups are made; None before enough is measured.
 
-        A group takes as long as the longest of its samples: with a long tail that is far above 9 of 10 samples.
+        A group takes as long as the longest of its samples: with a long tail that is far above 9 of 10 samples. Whole
+        episodes are measured: the sum of several turns' longest times would be far above the longest episode.
         """
-        turnaround_s = self._turnaround_s.quantile(0.9 ** (1.0 / samples_per_group))
+        chance = 0.9 ** (1.0 / samples_per_group)
+        turnaround_s = self._turnaround_s.quantile(chance)
         if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < SPREAD_NEEDED:
             return None
-        answers_s = self.turns * (self._environment_s.quantile(0.9) or 0.0)
-        return (self.turns * turnaround_s + answers_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
+        if len(self._episode_s) >= EPISODES_NEEDED:
+            made_s = self._episode_s.quantile(chance) or 0.0
+        else:
+            made_s = self.turns * (turnaround_s + (self._environment_s.quantile(0.9) or 0.0))
+        return (made_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
+
+    def episode_p90_s(self) -> float | None:
+        """Return the 90th percentile of the seconds of whole episodes; None without enough of them."""
+        return self._episode_s.quantile(0.9) if len(self._episode_s) >= EPISODES_NEEDED else None
 
     def version_lag_steps(self) -> float | None:
         """Return how old versions usually are when a peer holds them, in learner steps; None if not measured."""

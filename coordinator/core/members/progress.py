@@ -15,7 +15,11 @@ from rollcast.wire.ids import Step
 SIGNALS_KEPT = 500  # learner steps
 RECENT_STEPS = 20  # over which what limits the run now is judged
 
-WaitStage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing"]
+#: Share of the learner's time above which its own step, and nothing else, limits the run.
+LEARNER_LIMITS_SHARE = 0.85
+
+WAITED = "learner_waited"  # kind of the note about what a wait of the learner consisted of
+WaitStage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing", "paused"]
 """What the learner waits for where it waits for a batch."""
 
 

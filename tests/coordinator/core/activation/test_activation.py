@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from capacity.model.workers import Pin
+from capacity.model.workers import Pin, Speed
 from capacity.replan.events import Problem, ReplanSettings, Solved
-from coordinator.core.activation.pool import Assumed, demand_of
+from coordinator.core.activation.pool import Assumed, demand_of, worker_of
 from coordinator.core.activation.preview import question_of
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, SendLeases, TellActivation
@@ -297,3 +297,21 @@ def test_what_is_not_measured_well_is_assumed_of_peers_like_it() -> None:
     assert assumed(4.2) == 4.2
     assert assumed(4.2, standby="off") == 5.0
     assert assumed(3.0, standby="off") == 3.0
+
+
+def test_a_worker_that_plays_episodes_is_as_fast_as_it_makes_whole_ones() -> None:
+    """The planner counted turns for rollouts, and thought a fleet of a fifth of the workers enough."""
+    world = World()
+    world.start("a")
+    state = world.core.state
+    (member,) = [one for one in state.members if one.name == "a"]
+
+    def speed() -> Speed:
+        (found,) = worker_of(state, member, (), 0.0, 10.0).speeds
+        return found
+
+    assert speed().rollouts_per_second == 10.0
+    for _ in range(forecast.EPISODES_NEEDED):
+        state.forecast.episode_ended(5, seconds=30.0)
+    assert speed().rollouts_per_second == pytest.approx(2.0)
+    assert speed().t_gen_p90_s == 30.0

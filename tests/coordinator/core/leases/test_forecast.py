@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.batches import Usefulness
-from coordinator.core.leases.forecast import LENGTHS_NEEDED, Forecast, _Sorted
+from coordinator.core.leases.forecast import EPISODES_NEEDED, LENGTHS_NEEDED, Forecast, _Sorted
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import Segment
 from rollcast.wire.token_ids import pack_ids
@@ -34,6 +34,25 @@ def test_speed_is_load_over_turnaround() -> None:
     assert forecast.slots_per_s(B, 10.0) is None
     assert forecast.typical_s(B, 8, 10.0) == 10.0, "of all peers, where it was not measured"
     assert forecast.slots_per_s(A, 1e5) is None, "too long ago"
+
+
+def test_episodes_are_measured_whole() -> None:
+    """Four turns, each of which sometimes takes 9 s instead of 1, hardly ever take four times 9 s."""
+    forecast = measured([1.0] * 90 + [9.0] * 10)
+    forecast.learner_s = 4.0
+    for _ in range(EPISODES_NEEDED - 1):
+        forecast.episode_ended(4, seconds=12.0)
+    assert forecast.steps_under_way(8) == pytest.approx(forecast.turns * 9.0 / 4.0), "before enough are measured"
+    forecast.episode_ended(4, seconds=12.0)
+    assert forecast.steps_under_way(8) == pytest.approx(3.0)
+    assert forecast.generate_p90_s() == forecast.episode_p90_s() == 12.0
+
+
+def test_a_games_turns_are_shared_by_its_agents() -> None:
+    forecast = Forecast()
+    forecast.episode_ended(6, agents=2)
+    assert (forecast.turns, forecast.own_turns) == (6.0, 3.0)
+    assert forecast.episode_p90_s() is None, "an earlier coordinator began it"
 
 
 def test_a_peer_that_ends_its_long_rollouts_last_is_not_slow() -> None:
