@@ -18,7 +18,7 @@ let tables = 0;
  *   sort {id, down}, onSort: the sort order; null: the order of the rows, and visible rows stay in place when others are added before them.
  *   selected (Set of keys), onSelect: left out, nothing can be selected.
  *   opened, onOpen(key): the row whose details are shown.
- *   card(row), cardHeight: the content of a row on narrow screens instead of cells, and its height in pixels.
+ *   card(row), cardHeight: the content of a row on narrow screens instead of cells, and about its height in pixels; cards get that of the tallest.
  *   empty: shown without rows.
  */
 export function VirtualTable(props) {
@@ -29,7 +29,8 @@ export function VirtualTable(props) {
   const column = sort ? columns.find((one) => one.id === sort.id) : null;
   const order = useOrder(rows, keyOf, column, sort?.down, busyUntil);
   const narrow = box.width > 0 && box.width < NARROW_PIXELS;
-  const tall = narrow ? props.cardHeight || 96 : rowHeight;
+  const cardHeight = useCardHeight(scroller, narrow ? box.width : 0, props.cardHeight || 96);
+  const tall = narrow ? cardHeight : rowHeight;
   const filled = columns.map((one) => !one.sparse || rows.some((row) => one.value(row)));
   const shown = useMemo(() => fitting(columns.filter((_, at) => filled[at]), box.width - (selected ? SELECT_PIXELS : 0)), [columns, filled.join(), box.width, !selected]);
   useAnchor(order.keys, scroller, tall, !column);
@@ -152,6 +153,18 @@ function useBox(scroller) {
     return () => { observer.disconnect(); element.removeEventListener("scroll", soon); cancelAnimationFrame(waiting); };
   }, []);
   return box;
+}
+
+/** Height of the tallest card seen at this width, so that none is cut off and little stays blank. Args: width: 0 if there are no cards; first: the height before any is drawn. */
+function useCardHeight(scroller, width, first) {
+  const [seen, setSeen] = useState({ width: 0, height: 0 });
+  useLayoutEffect(() => {
+    if (!width) return;
+    const cards = [...scroller.current.querySelectorAll(".vt-body .vt-card")];
+    const height = Math.max(0, ...cards.map((one) => one.scrollHeight + 1));
+    if (height && (seen.width !== width || height > seen.height)) setSeen({ width, height });
+  });
+  return seen.width === width && seen.height ? seen.height : first;
 }
 
 /** The row with the keyboard's focus, and the effects of keys and clicks. */
