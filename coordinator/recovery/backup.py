@@ -1,7 +1,8 @@
 """Back up a run while its coordinator works, and restore it on another host.
 
 A backup is a folder: the ledger as it was at one moment, the run's CA and secrets, archived events, its configuration
-and metrics, and ``manifest.json`` with the BLAKE3 hash of each file. The folder gets its name only once it is complete.
+and metrics, the learner's newest checkpoint and its versions if they are in the run folder too (learner_files.py), and
+``manifest.json`` with the BLAKE3 hash of each file. The folder gets its name only once it is complete.
 Whatever the coordinator acknowledges after that moment is not in the backup.
 
 Peers may hold versions that the lost coordinator published after the backup. If the restored run reused their numbers
@@ -33,11 +34,12 @@ from coordinator.core.events.actions import RecordEpoch
 from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.sql_work import count_batches, insert_epoch
 from coordinator.recovery.authority import FINGERPRINT
+from coordinator.recovery.learner_files import linked
 from coordinator.recovery.resume import INCARNATION
 from coordinator.stores.reader import has_url
 from coordinator.stores.sqlite import store_error
 from rollcast.runtime.errors import BackupError
-from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_json
+from rollcast.runtime.run_folder import UP, RunFolder, fsync_folder, no_run, write_json
 from rollcast.runtime.version import software_version
 from rollcast.wire.ids import Epoch, Step, Version
 
@@ -55,8 +57,8 @@ STEPS_LOST_MAX = 1_000_000  # upper bound on that estimate
 _STEP_S_UNKNOWN = 1.0  # assumed seconds per step before two steps are done
 _STEP_S_LEAST = 0.05  # lower bound on the seconds per step that the estimate uses
 _NAMES = re.compile(
-    r"store\.sqlite|metrics\.jsonl|config/coordinator\.json|secrets/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
-    r"|events/[0-9]{20}\.jsonl\.zst"
+    r"store\.sqlite|metrics\.jsonl|config/(coordinator|up)\.json|secrets/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
+    r"|events/[0-9]{20}\.jsonl\.zst|(checkpoints|versions|base|model)(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}){1,8}"
 )
 
 Progress = Callable[[int, int], None]  # receives the ledger's pages copied, and in all
@@ -77,7 +79,8 @@ def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progr
     """Copy the run to the new folder ``target``; reads only, so the coordinator may be running.
 
     Raises:
-        BackupError: there is no run, ``target`` exists, or it cannot be written.
+        RunFolderError: there is no run.
+        BackupError: ``target`` exists, or it cannot be written.
         StoreError: the ledger is damaged.
     """
     if has_url(run):
@@ -87,10 +90,12 @@ def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progr
             fix="back the database up with pg_dump, and keep a copy of secrets/",
         )
     if not run.ledger.is_file():
-        raise BackupError(
-            f"{run.root} is not a run folder", cause=f"it has no {run.ledger.name}", fix="give the run folder"
-        )
+        raise no_run(run.root, run.ledger.name)
     with _whole_or_nothing(target) as partial:
+        # The learner's files before the ledger: a checkpoint must not be ahead of the batches that the ledger holds.
+        with linked(run) as staging:
+            for path in sorted(path for path in staging.rglob("*") if path.is_file()):
+                _copy(path, partial / path.relative_to(staging))
         run_id = _copy_ledger(run.ledger, partial / run.ledger.name, progress)
         # Files after the ledger: an event that is archived meanwhile is then in both, not in neither.
         names = [path for path in _files_of(run) if with_secrets or path.parent != run.secrets]
@@ -194,14 +199,14 @@ def _copy_ledger(source: Path, target: Path, progress: Progress) -> str:
 
 def _files_of(run: RunFolder) -> list[Path]:
     """Return the files of a backup other than the ledger."""
-    found = [run.metrics, run.config / "coordinator.json"]
+    found = [run.metrics, run.config / "coordinator.json", run.config / UP]
     found += [path for folder in (run.secrets, run.events) if folder.is_dir() for path in sorted(folder.iterdir())]
     return [path for path in found if path.is_file() and _NAMES.fullmatch(str(path.relative_to(run.root)))]
 
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file with its permissions; its folder is readable for the owner only."""
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = source.stat().st_mode & 0o777
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:

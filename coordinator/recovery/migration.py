@@ -40,9 +40,9 @@ from coordinator.stores.copying import (
 from coordinator.stores.leadership import held
 from coordinator.stores.mark import check_mark
 from coordinator.stores.postgres import insert_fleet_journal, select_fleet_journal
-from coordinator.stores.reader import has_url, store_url
+from coordinator.stores.reader import has_run, has_url, store_url
 from rollcast.runtime.errors import MigrationError
-from rollcast.runtime.run_folder import RunFolder, fsync_folder, run_folder_error, write_atomically
+from rollcast.runtime.run_folder import RunFolder, fsync_folder, no_run, run_folder_error, write_atomically
 from rollcast.wire.identity.run_ca import run_ca_path
 from rollcast.wire.ids import RunId
 
@@ -73,10 +73,11 @@ def to_postgres(run: RunFolder, url: str, key_file: Path, progress: Progress) ->
         key_file: file of the key that encrypts the run authority's key in the database; it is created if missing.
 
     Raises:
-        MigrationError: a coordinator leads in the database, which holds something, or the run has no ledger.
+        MigrationError: a coordinator leads in the database, which holds something, or it has the run already.
         StoreError: a store is in use, damaged, or does not answer.
-        RunFolderError, WrongKey: the folder cannot be written, or the key file holds no key.
+        RunFolderError, WrongKey: the folder holds no run or cannot be written, or the key file holds no key.
     """
+    _check_run(run)
     url = postgres.checked_url(url)
     holder = _holder("leaving", run.ledger)
     with _locked(run.ledger):
@@ -98,6 +99,7 @@ def to_sqlite(run: RunFolder, key_file: Path, progress: Progress) -> Migrated:
         MigrationError: a coordinator leads, the folder has a ledger of other contents, or the run is not in PostgreSQL.
         StoreError, RunFolderError, WrongKey: see to_postgres.
     """
+    _check_run(run)
     with _locked(run.ledger):
         if not has_url(run):
             raise MigrationError(
@@ -272,6 +274,12 @@ def _partial(run: RunFolder) -> Path:
 # ---------------------------------------------------------------- shared parts
 
 
+def _check_run(run: RunFolder) -> None:
+    """Raise RunFolderError if the folder holds no run; before the lock, which would leave a file there."""
+    if not has_run(run):
+        raise no_run(run.root, run.ledger.name)
+
+
 @contextmanager
 def _locked(ledger: Path) -> Iterator[None]:
     """Keep coordinators away from the ledger, whether it exists or not."""
@@ -286,7 +294,11 @@ def _locked(ledger: Path) -> Iterator[None]:
 def _ledger(run: RunFolder) -> Iterator[sqlite3.Connection]:
     """Open the locked ledger with the newest schema; afterwards all of it is in one file."""
     if not run.ledger.exists():
-        raise MigrationError(f"the run in {run.root} has no ledger", fix="give the run folder of a coordinator")
+        raise MigrationError(
+            f"the store of {run.root} is not in SQLite",
+            cause=f"it is in {store_url(run)}",
+            fix="move it with `rollcast migrate RUN_FOLDER sqlite` first",
+        )
     try:
         with closing(sqlite.connect(run.ledger)) as connection:
             sqlite_schema.migrate(connection)

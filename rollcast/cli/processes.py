@@ -21,9 +21,10 @@ from pydantic import BaseModel
 
 from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
+from rollcast.runtime.config import plain_values
 from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
 from rollcast.runtime.process import processor_time_s
-from rollcast.runtime.run_folder import RunFolder, point_latest, write_atomically, write_json
+from rollcast.runtime.run_folder import UP, RunFolder, point_latest, write_atomically, write_json
 from rollcast.runtime.start_deadline import StartDeadline
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.identity import Identity
@@ -111,8 +112,9 @@ class Fleet:
     def prepare(self) -> None:
         """Write the run folder, the learner's key and each process's resolved configuration."""
         self.folder.prepare()
+        self.folder.summary.unlink(missing_ok=True)  # of the part of the run before it was stopped
         learner_key = Identity.load_or_create(self.folder.secrets / "learner.key").public_key.hex()
-        write_json(self.folder.config / "up.json", self.config.model_dump(mode="json"))
+        write_json(self.folder.config / UP, plain_values(self.config), mode=0o600)
         join = self.config.coordinator.join
         joining = join.model_copy(update={"peers_max": join.peers_max + self.config.peers})  # own peers use up nothing
         serve = self.config.coordinator.serve
@@ -305,8 +307,8 @@ class Fleet:
         self._write_config(name, self.config.peer.model_copy(update=changes))
 
     def _write_config(self, name: str, config: BaseModel) -> None:
-        values = config.model_dump(mode="json", exclude_none=True)
-        write_atomically(self.folder.config / f"{name}.toml", tomli_w.dumps(values).encode(), mode=0o600)
+        values = tomli_w.dumps(plain_values(config, exclude_none=True))
+        write_atomically(self.folder.config / f"{name}.toml", values.encode(), mode=0o600)
 
     def _spawn(self, name: str, role: str) -> None:
         self._restart_at_s.pop(name, None)

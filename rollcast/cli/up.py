@@ -10,14 +10,15 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.cli.config import check_model
 from rollcast.cli.coordinator_api import Target, page_link
-from rollcast.cli.files import load
+from rollcast.cli.files import config_class, load
 from rollcast.cli.options import Json, Settings
 from rollcast.cli.peer.folders import only_warnings
 from rollcast.cli.processes import Endpoints, Fleet, Restart, accelerators_here, device_shares
@@ -25,10 +26,10 @@ from rollcast.cli.run.report import write_report
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
 from rollcast.policy.sizing.device_shares import DeviceShare, small_shares
-from rollcast.runtime.config import dump_json
-from rollcast.runtime.errors import ProcessFailed, RollcastError
+from rollcast.runtime.config import ConfigModel, dump_json, override, parse_config
+from rollcast.runtime.errors import ConfigError, ProcessFailed, RollcastError, RunFolderError, RunOver
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import UP, RunFolder, is_of_up, no_run
 
 if TYPE_CHECKING:  # the configuration of every role takes half a second to import
     from rollcast.cli.up_config import UpConfig
@@ -38,9 +39,10 @@ _EXPLAINED_STEP = 40  # the step that is suggested for `rollcast explain`: late 
 
 
 def up(
-    config: Path,
+    config: Path | None = None,
     /,
     *,
+    continue_: Annotated[Path | None, Parameter(name="--continue")] = None,
     setting: Settings = (),
     dry_run: bool = False,
     plain: bool = False,
@@ -55,6 +57,9 @@ def up(
     ----------
     config
         Configuration file (TOML) with the sections coordinator, learner, origin and peer.
+    continue_
+        Run folder of a run that was stopped or restored from a backup: go on with it, with its own configuration
+        unless a file is given.
     setting
         Override one setting of the file, for example coordinator.run.steps=50. May be repeated.
     dry_run
@@ -65,7 +70,7 @@ def up(
         Print the summary as JSON on stdout and progress on stderr.
     """
     only_warnings()
-    parsed = cast("UpConfig", load(config, "up", setting))
+    parsed = given_config(config, continue_, setting)
     if dry_run:
         print(dump_json(parsed))
         return 0
@@ -73,10 +78,11 @@ def up(
     console = Console(stderr=json_output)
     live = console.is_terminal and not plain and not json_output
     shares = device_shares(parsed, accelerators_here())
-    for line in _small_shares(shares, config, setting):
+    for line in _small_shares(shares, parsed):
         Console(stderr=True).print(f"warning     {line}", soft_wrap=True, highlight=False)
     stay_s = _STAY_S if console.is_terminal and not json_output else None
-    fleet = Fleet(parsed, new_run_folder(parsed), shares=shares, stay_s=stay_s)
+    folder = new_run_folder(parsed) if continue_ is None else RunFolder(continue_.resolve()).prepare()
+    fleet = Fleet(parsed, folder, shares=shares, stay_s=stay_s)
     try:
         status = asyncio.run(_run(fleet, console, live=live, json_output=json_output))
     finally:
@@ -84,15 +90,72 @@ def up(
     return status
 
 
-def _small_shares(shares: Mapping[str, DeviceShare], config: Path, settings: tuple[str, ...]) -> list[str]:
+def given_config(config: Path | None, folder: Path | None, settings: tuple[str, ...]) -> UpConfig:
+    """Return the configuration in the file, or of the run that is continued.
+
+    Raises:
+        ConfigError: neither is given, or the configuration is wrong.
+        RunFolderError: the folder holds no run that `rollcast up` started.
+        RunOver: the run is finished.
+        StoreError: its coordinator is running.
+    """
+    if folder is None:
+        if config is None or config.is_dir():
+            raise ConfigError(
+                "no configuration is given" if config is None else f"{config} is a folder",
+                fix="give a file, which `rollcast init` writes, or a run's folder with --continue FOLDER",
+            )
+        return cast("UpConfig", load(config, "up", settings))
+    saved = RunFolder(folder.resolve())
+    check_continuable(saved, folder, has_config=config is not None)
+    parsed = parse_saved(saved, settings) if config is None else load(config, "up", settings)
+    return cast("UpConfig", parsed).model_copy(update={"runs_folder": saved.root.parent})
+
+
+def parse_saved(folder: RunFolder, settings: tuple[str, ...]) -> ConfigModel:
+    """Return the configuration with which `rollcast up` started the run, with these settings changed."""
+    path = folder.config / UP
+    return parse_config(override(json.loads(path.read_text()), settings), config_class("up"), source=str(path))
+
+
+def check_continuable(folder: RunFolder, named: Path, *, has_config: bool) -> None:
+    """Check that the run in the folder is one of `rollcast up`, is not finished, and that no coordinator serves it.
+
+    Args:
+        named: the folder as the person named it.
+        has_config: whether a configuration file is given, so that the folder needs none.
+
+    Raises:
+        RunFolderError, RunOver, StoreError: see given_config.
+    """
+    from coordinator.stores.sqlite import lock
+
+    if not folder.ledger.is_file():
+        raise no_run(named, folder.ledger.name)
+    if not has_config and not is_of_up(folder.root):
+        raise RunFolderError(
+            f"the run in {named} was not started with `rollcast up`",
+            cause=f"it has no {folder.config.name}/{UP}",
+            fix="start each process with its own configuration file, or give the file of `rollcast up` as well",
+        )
+    summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
+    if summary.get("phase") == "finished":
+        raise RunOver(
+            f"the run in {named} is over: it has done all its steps",
+            fix="use its policy with `rollcast eval` and `rollcast export`, or start another run",
+        )
+    os.close(lock(folder.ledger))
+
+
+def _small_shares(shares: Mapping[str, DeviceShare], config: UpConfig) -> list[str]:
     """Return a sentence for each process whose share of a GPU is too small, as far as that can be estimated."""
     devices = GpuSensors.here().devices() if shares else []
     if not devices:
         return []
-    from rollcast.cli.run.plan_memory import plan_of
+    from rollcast.cli.run.plan_memory import plan_of_up
 
     try:
-        plan = plan_of(config, settings)
+        plan = plan_of_up(config)
     except RollcastError:  # the vocabulary is known only once the tokenizer is built; such models are small
         return []
     assert plan.peer is not None, "rollcast up has peers"
@@ -152,6 +215,9 @@ async def _run(fleet: Fleet, console: Console, *, live: bool, json_output: bool)
         view.close()
     if not finished:
         _report(fleet.folder, console, json_output=json_output)
+        console.print(
+            f"to go on     {own_command()} up --continue {fleet.folder.root}", soft_wrap=True, highlight=False
+        )
     return 0 if finished else EXIT_INTERRUPTED
 
 
@@ -171,11 +237,16 @@ def _report(folder: RunFolder, console: Console, *, json_output: bool) -> None:
         console.print("\n".join(["", *lines, "", "next", *next_commands(summary)]), soft_wrap=True, highlight=False)
 
 
+def own_command() -> str:
+    """Return how this command is called in this shell."""
+    return "rollcast" if shutil.which("rollcast") else sys.argv[0]
+
+
 def next_commands(summary: Mapping[str, Any]) -> list[str]:
     """Return commands to try after a run with this summary, a line each, as they are typed in this shell."""
-    command = "rollcast" if shutil.which("rollcast") else sys.argv[0]
+    command = own_command()
     steps, version = summary["step"] or 0, summary["version"] or 0
-    step = min(_EXPLAINED_STEP, steps - 1)  # the ledger counts them from 0
+    step = min(_EXPLAINED_STEP, steps)
     explained = {
         f"explain step {step}": f"what was decided in a step, and why; also: rollout 1, version {version}, peer NAME"
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from rollcast.runtime.errors import ConfigError
@@ -91,6 +91,16 @@ def load_config(path: Path, cls: type[ConfigT]) -> ConfigT:
 def dump_json(config: BaseModel) -> str:
     """Return the resolved configuration as indented JSON; the values of SecretStr fields are replaced by stars."""
     return json.dumps(config.model_dump(mode="json"), indent=2)
+
+
+def plain_values(config: BaseModel, *, exclude_none: bool = False) -> dict[str, Any]:
+    """Return the configuration as JSON values for a file that only its owner can read: secrets are in it."""
+
+    def plain(value: object) -> str:
+        return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+    values: dict[str, Any] = json.loads(json.dumps(config.model_dump(exclude_none=exclude_none), default=plain))
+    return values
 
 
 def _explain(problem: Any, cls: type[BaseModel]) -> str:

@@ -11,6 +11,9 @@ from typing import Any
 
 from rollcast.runtime.errors import RunFolderError
 
+UP = "up.json"
+"""File in `RunFolder.config` with the settings of every role of a run that `rollcast up` started."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
@@ -155,6 +158,11 @@ def run_folder_error(path: Path, error: OSError) -> RunFolderError:
     else:
         fix = "choose another run_folder"
     return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
+
+
+def is_of_up(root: Path) -> bool:
+    """Return whether `rollcast up` started the run in this folder, and so can go on with it."""
+    return (RunFolder(root).config / UP).is_file()
 
 
 def point_latest(folder: RunFolder) -> None:

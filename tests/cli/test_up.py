@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,17 @@ from typing import Any
 import pytest
 import structlog
 
+from coordinator.config.config import CoordinatorConfig
+from coordinator.stores.sqlite import lock
+from peer.config import PeerConfig
 from rollcast.cli import up
 from rollcast.cli.main import app
+from rollcast.cli.processes import Fleet
 from rollcast.policy.sizing.device_shares import Accelerators, share_devices
 from rollcast.policy.sizing.hardware import GIB
-from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.config import load_config
+from rollcast.runtime.errors import ConfigError, RunFolderError, RunOver, StoreError
+from rollcast.runtime.run_folder import RunFolder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHARES = share_devices(Accelerators("gpu", ("0",)), 1, ["peer-1"], 0.5)
@@ -53,7 +61,7 @@ def test_a_finished_run_names_commands_that_exist(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("step", "version", "shown"), [(200, 200, "explain step 40"), (20, 19, "explain step 19"), (1, 1, "explain step 0")]
+    ("step", "version", "shown"), [(200, 200, "explain step 40"), (20, 19, "explain step 20"), (1, 1, "explain step 1")]
 )
 def test_a_finished_run_names_a_step_and_a_version_that_it_has(step: int, version: int, shown: str) -> None:
     first, *_ = up.next_commands({"step": step, "version": version})
@@ -85,6 +93,59 @@ def test_processes_that_do_not_fit_their_share_are_named(
             return [("GPU", memory_gib * GIB, 0)]
 
     monkeypatch.setattr(up.GpuSensors, "here", OneGpu)
-    found = up._small_shares(SHARES, CONFIGS / config, ())
+    parsed = up.given_config(CONFIGS / config, None, ())
+    found = up._small_shares(SHARES, parsed)
     assert [line.split()[0] for line in found] == processes
-    assert up._small_shares({}, CONFIGS / config, ()) == []
+    assert up._small_shares({}, parsed) == []
+
+
+def a_run(root: Path, *settings: str, phase: str = "") -> RunFolder:
+    """Return the folder of a run that `rollcast up` has prepared, and a coordinator has opened."""
+    config = up.given_config(CONFIGS / "local.toml", None, (f"runs_folder={root}", *settings))
+    folder = RunFolder(root / "earlier")
+    Fleet(config, folder).prepare()
+    folder.ledger.touch()
+    if phase:
+        folder.summary.write_text(json.dumps({"phase": phase}))
+    return folder
+
+
+def test_a_run_is_continued_with_its_own_settings(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "old", "coordinator.run.steps=30", "peer.engine.sglang.api_key=secret", phase="stopped")
+    moved = folder.root.rename(tmp_path / "again")
+    config = up.given_config(None, moved, ("coordinator.run.steps=40",))
+    assert (config.coordinator.run.steps, config.runs_folder) == (40, tmp_path)
+    fleet = Fleet(config, RunFolder(moved))
+    fleet.prepare()
+    assert not fleet.folder.summary.exists(), "it is of the part before the stop"
+    written = load_config(fleet.folder.config / "coordinator.toml", CoordinatorConfig)
+    assert (written.run_folder, written.run.steps) == (moved, 40)
+    assert (
+        load_config(fleet.folder.config / "peer-1.toml", PeerConfig).engine.sglang.api_key.get_secret_value()
+        == "secret"
+    )
+    assert (fleet.folder.config / "up.json").stat().st_mode & 0o77 == 0
+    other = up.given_config(CONFIGS / "local.toml", moved, ())
+    assert (other.coordinator.run.steps, other.runs_folder) == (200, tmp_path)
+
+
+def test_a_run_that_cannot_be_continued_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no configuration is given"):
+        up.given_config(None, None, ())
+    with pytest.raises(ConfigError, match="is a folder") as folder_given:
+        up.given_config(tmp_path, None, ())
+    assert "--continue" in folder_given.value.fix
+    with pytest.raises(RunFolderError, match="holds no run"):
+        up.given_config(None, tmp_path, ())
+    finished = a_run(tmp_path, phase="finished")
+    with pytest.raises(RunOver, match="it has done all its steps"):
+        up.given_config(None, finished.root, ())
+    running = a_run(tmp_path)
+    running.summary.unlink(missing_ok=True)
+    descriptor = lock(running.ledger)
+    with pytest.raises(StoreError, match="is in use"):
+        up.given_config(None, running.root, ())
+    os.close(descriptor)
+    (running.config / "up.json").unlink()
+    with pytest.raises(RunFolderError, match="was not started with `rollcast up`"):
+        up.given_config(None, running.root, ())

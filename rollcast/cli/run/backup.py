@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rollcast.cli.options import Json
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import RunFolder, is_of_up
 
 if TYPE_CHECKING:
+    from coordinator.core.events.actions import RecordEpoch
     from coordinator.recovery.backup import BackedUp, Progress
 
 _REPORT_EVERY_S = 0.5
@@ -58,11 +59,12 @@ def restore(
     nothing_lost: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
-    """Restore a run folder from a backup, so that `rollcast coordinator` can continue the run. Every file is checked.
+    """Restore a run folder from a backup, and print the command that continues the run. Every file is checked.
 
     The lost coordinator must not run any more. Whatever it acknowledged after the backup is lost. The run continues in
-    a new epoch, with version numbers above all that can have been published since. Restore the learner's checkpoints of
-    the same time too: the learner must not have trained on what was lost.
+    a new epoch, with version numbers above all that can have been published since. A learner with a run folder of its
+    own, which the backup does not hold, needs its checkpoints and versions of the same time: it must not have trained
+    on what was lost.
 
     Parameters
     ----------
@@ -80,24 +82,46 @@ def restore(
 
     made, epoch = restore_backup(backup_folder, RunFolder(run_folder), nothing_lost=nothing_lost)
     _show(made, run_folder, "restored to", json_output)
-    steps = run_config(run_folder).run.steps
-    if epoch is not None and epoch.step_from >= steps:
-        print(
-            f"All {steps} steps of this run are done: nothing is left to train. `rollcast report`, `samples` and"
-            " `explain` read it; to train on, raise run.steps and start the coordinator.",
-            file=sys.stderr,
-        )
-    elif epoch is not None:
-        print(
-            f"The copy ends at step {epoch.step_from}. The run may since have published versions up to {epoch.step_to},"
-            f" so it continues there, in epoch {epoch.epoch}. To train as long as planned, start it with"
-            f" run.steps={steps + epoch.step_to - epoch.step_from} (now {steps}):\n"
-            f"    rollcast coordinator FILE.toml --set run_folder={run_folder} --set run.steps=...",
-            file=sys.stderr,
-        )
+    print("\n".join(_continuation(run_folder, run_config(run_folder).run.steps, epoch)), file=sys.stderr)
     if not made.has_secrets:
         print("The backup has no secrets. All machines must join again with new invites.", file=sys.stderr)
     return 0
+
+
+def _continuation(folder: Path, steps: int, epoch: RecordEpoch | None) -> list[str]:
+    """Return how a restored run of so many steps goes on: what differs from before, and the commands.
+
+    epoch: the epoch with which it begins; None: it goes on in the same one.
+    """
+    if epoch is not None and epoch.step_from >= steps:
+        return [
+            f"All {steps} steps of this run are done: nothing is left to train. `rollcast report`, `samples` and"
+            " `explain` read it, and `rollcast eval` and `export` use its policy."
+        ]
+    lines, of_up = [], is_of_up(folder)
+    longer = ""
+    if epoch is not None:
+        prefix = "coordinator." if of_up else ""
+        longer = f" --set {prefix}run.steps={steps + epoch.step_to - epoch.step_from}"
+        lines.append(
+            f"The copy ends after step {epoch.step_from}. The run may since have published versions up to"
+            f" {epoch.step_to}, so it continues there, in epoch {epoch.epoch}; with{longer} (was {steps}) it trains as"
+            " long as planned."
+        )
+    if of_up:
+        command = [f"rollcast up --continue {folder}{longer}"]
+        lines.append("Go on, in the folder in which the run was started if its configuration has relative paths, with")
+    else:
+        command = [
+            f"rollcast coordinator COORDINATOR.toml --set run_folder={folder}{longer}",
+            "rollcast learner LEARNER.toml    # its run_folder as it was when the backup was made",
+            f"rollcast peer run ORIGIN.toml --set invite_file={folder}/secrets/invite-origin.txt",
+            f"rollcast peer run PEER.toml      # its invite: {folder}/secrets/invite-peer.txt",
+        ]
+        lines.append(
+            "Go on with the configuration files of each process, on its machine (learner and peers keep theirs):"
+        )
+    return [*lines, *(f"    {one}" for one in command)]
 
 
 def migrate(

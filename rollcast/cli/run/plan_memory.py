@@ -97,7 +97,16 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
     """
     if guess_role(path) == "sft":
         return _supervised_plan(cast("SftConfig", load(path, "sft", settings)), fused=fused)
-    up = _whole(path, settings)
+    return plan_of_up(_whole(path, settings), fused=fused)
+
+
+def plan_of_up(up: UpConfig, *, fused: bool = True) -> MemoryPlan:
+    """Return the plan of a configuration of `rollcast up`.
+
+    Raises:
+        ConfigError: the vocabulary's size is not known.
+        ModelError: the model in learner.init_from cannot be read.
+    """
     learner, sampling = up.learner, up.coordinator.sampling
     row_tokens = sampling.prompt_tokens_max + sampling.new_tokens_max
     model = _model(learner)

@@ -12,11 +12,12 @@ import pytest
 
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.store import StoryEntry
+from coordinator.recovery import learner_files
 from coordinator.recovery.backup import BackedUp, back_up, restore
 from coordinator.recovery.resume import INCARNATION
 from coordinator.stores.sqlite import Ledger
 from rollcast.cli.main import app
-from rollcast.runtime.errors import BackupError, StoreError
+from rollcast.runtime.errors import BackupError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.rollouts import rollout_to_pb
@@ -130,7 +131,7 @@ async def test_a_manifest_cannot_name_other_files(run: RunFolder, tmp_path: Path
 
 
 async def test_missing_runs_and_damaged_ledgers_are_named(run: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(BackupError, match="not a run folder"):
+    with pytest.raises(RunFolderError, match="holds no run"):
         backed_up(RunFolder(tmp_path), tmp_path / "backup")
     with pytest.raises(BackupError, match="not a backup"):
         restore(run.root, RunFolder(tmp_path / "again"))
@@ -159,6 +160,58 @@ async def test_backup_and_restore_commands(run: RunFolder, tmp_path: Path, capsy
     assert app(["restore", target, again], result_action="return_value") == 0
     shown = capsys.readouterr()
     assert "restored to" in shown.out
-    assert "The copy ends at step" in shown.err
-    assert f"--set run_folder={again} --set run.steps=" in shown.err
+    assert "The copy ends after step" in shown.err
+    assert f"rollcast coordinator COORDINATOR.toml --set run_folder={again} --set run.steps=" in shown.err
+    assert "rollcast peer run ORIGIN.toml" in shown.err, "it was not `rollcast up` that started the run"
     assert os.listdir(again)
+
+
+async def test_a_run_of_up_is_copied_with_what_its_learner_needs(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def written(name: str) -> None:
+        path = run.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+    kept = ("config/up.json", "checkpoints/20.json", "checkpoints/20-1/state/d/0af", "versions/000000000020.version")
+    kept += ("versions/000000000019.state", "base/ab12", "model/config.json")
+    left = ("checkpoints/10.json", "checkpoints/10-0/state/x", "checkpoints/30-0.orbax-checkpoint-tmp/x")
+    left += ("versions/.000000000021.state.1.7.tmp", "origin/identity.key", "logs/learner.log")
+    for name in (*kept, *left):
+        written(name)
+    target, again = tmp_path / "backup", tmp_path / "again"
+    assert app(["backup", str(run.root), str(target)], result_action="return_value") == 0
+    assert not list(run.root.glob(".backup-*")), "the links are removed"
+    assert app(["restore", str(target), str(again)], result_action="return_value") == 0
+    assert all((again / name).read_text() == name for name in kept)
+    assert not any((again / name).exists() for name in left)
+    shown = capsys.readouterr().err
+    assert f"    rollcast up --continue {again} --set coordinator.run.steps=" in shown
+
+
+def test_a_file_that_the_learner_removes_meanwhile_makes_another_attempt(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (10, 20):
+        (run.checkpoints / f"{step}.json").write_text("{}")
+        (run.checkpoints / f"{step}-0").mkdir()
+        (run.checkpoints / f"{step}-0" / "array").write_text(str(step))
+    link, removed = os.link, []
+
+    def link_after_removal(source: Path, target: Path) -> None:
+        if not removed:
+            removed.append(run.checkpoints / "20.json")
+            removed[0].unlink()
+        link(source, target)
+
+    monkeypatch.setattr(learner_files.os, "link", link_after_removal)
+    with learner_files.linked(run) as staging:
+        found = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
+    assert found == ["checkpoints/10-0/array", "checkpoints/10.json"]
+    monkeypatch.setattr(learner_files.os, "link", lambda source, target: source.unlink())
+    (run.checkpoints / "10-0" / "array").unlink()
+    for step in range(30):
+        (run.checkpoints / f"{step}.json").write_text("{}")
+    with pytest.raises(BackupError, match="change too fast"), learner_files.linked(run):
+        pass

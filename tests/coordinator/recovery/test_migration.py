@@ -31,7 +31,7 @@ from coordinator.stores.postgres import connect
 from coordinator.stores.reader import has_url
 from coordinator.stores.sqlite import Ledger
 from rollcast.cli.main import app
-from rollcast.runtime.errors import MigrationError, RollcastError, StoreError
+from rollcast.runtime.errors import MigrationError, RollcastError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RunId, Step, Version
 from rollcast.wire.rollouts import rollout_to_pb
@@ -99,6 +99,16 @@ def _fill_rest(connection: Any) -> None:
     connection.execute("INSERT INTO problem_rewards VALUES ('p', 1, 0.5, 0.25)")
     body = rollout_to_pb(rollout(100, group_id=100)).SerializeToString()
     connection.execute("INSERT INTO turns VALUES (100, 0, 0, 100, 'p', '', ?, ?, ?)", (b"", body, body_checksum(body)))
+
+
+def test_a_folder_without_a_run_is_named_as_by_every_other_command(tmp_path: Path) -> None:
+    for move in (
+        lambda folder: to_sqlite(folder, tmp_path / "key", silent),
+        lambda folder: to_postgres(folder, "postgresql://127.0.0.1/none", tmp_path / "key", silent),
+    ):
+        with pytest.raises(RunFolderError, match="holds no run"):
+            move(RunFolder(tmp_path / "empty"))
+    assert not (tmp_path / "empty").exists()
 
 
 def rows_of(ledger: Path) -> dict[str, list[tuple[Any, ...]]]:
