@@ -59,6 +59,9 @@ from coordinator.core.events.operator_events import (
     PeerPinned,
     PricesChanged,
     PublishPeriodChanged,
+    RunFinishing,
+    RunPaused,
+    RunResumed,
     StalenessLimitChanged,
 )
 from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
@@ -97,7 +100,9 @@ def cause_of(event: Event) -> str:
             return f"episode {event.episode}"
         case RolloutStored() | RolloutScored() | ScoringFailed():
             return f"rollout {event.rollout_id}"
-        case BatchRequested() | BatchRecorded() | StepFinished() | EpochRequested():
+        case BatchRequested() | BatchRecorded() | EpochRequested():
+            return f"step {event.step + 1}"  # people count steps from 1
+        case StepFinished():  # the number of steps that are done
             return f"step {event.step}"
         case VersionAnnounced():
             return f"version {event.version}"
@@ -132,6 +137,8 @@ def cause_of(event: Event) -> str:
         case PeerPinned() | PeerDrained() | PeerBanned() | PeerEnabled():
             return "operator"
         case PricesChanged() | StalenessLimitChanged() | PublishPeriodChanged() | BudgetChanged():
+            return "operator"
+        case RunPaused() | RunResumed() | RunFinishing():
             return "operator"
         case _:
             assert_never(event)

@@ -228,7 +228,7 @@ def select_problem_rewards(connection: SqlConnection) -> list[ProblemReward]:
 
 def insert_batch(connection: SqlConnection, action: RecordBatch) -> None:
     if connection.execute("SELECT 1 FROM batches WHERE step = ?", (action.step,)).fetchone():
-        raise StoreError(f"the batch of step {action.step} is already recorded")
+        raise StoreError(f"the batch of step {action.step + 1} is already recorded")
     connection.execute("INSERT INTO batches (step) VALUES (?)", (action.step,))
     connection.executemany(
         "INSERT INTO batch_rollouts VALUES (?, ?, ?)",
@@ -328,7 +328,7 @@ def _require_kept(connection: SqlConnection, step: Step) -> None:
     (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
     if step < horizon:
         raise StoreError(
-            f"the batch of step {step} was compacted",
+            f"the batch of step {step + 1} was compacted",
             cause=f"the learner's oldest checkpoint needs no steps before {horizon}",
             fix="resume the learner from a newer checkpoint",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.core.status.wait_causes import WAITED
+from coordinator.core.members.progress import WAITED
 from coordinator.ledger.sql import RunReader
 from coordinator.ledger.sql_facts import peer_names
 from coordinator.report import wall_time

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.core.status.wait_causes import WAITED
+from coordinator.core.members.progress import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.sql import RunReader
 from coordinator.stores.reader import reading
@@ -98,9 +98,9 @@ def _lives(connection: RunReader) -> LearnerLives:
 
 
 def _steps(connection: RunReader, since_unix_s: float) -> dict[int, dict[str, float]]:
-    """Return metrics by the step of the batch; the learner counts completed steps, one more."""
+    """Return the learner's figures by step."""
     rows = connection.execute("SELECT step, figures FROM steps WHERE reported_unix_s >= ?", (since_unix_s,))
-    return {step - 1: json.loads(figures) for step, figures in rows}
+    return {step: json.loads(figures) for step, figures in rows}
 
 
 def _waits(connection: RunReader, archive: Path) -> dict[int, list[tuple[str, str, float]]]:

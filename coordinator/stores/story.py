@@ -1,6 +1,7 @@
 """Return the story of a rollout, lease, group, peer, version or step from the ledger; reads only, during a run too.
 
 Texts name peers as their owners named them and count the leases of each coordinator process from 1; facts keep the ids.
+Steps count from 1, in facts too: a step's batch has the index before it in the ledger.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.core.events.restored import IDS_PER_INCARNATION
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.core.members.audit_book import AUDIT
+from coordinator.core.members.progress import WAITED
 from coordinator.core.members.reputation_card import facts_of_saved
-from coordinator.core.status.wait_causes import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.sql import RunReader
 from coordinator.ledger.sql_facts import peer_names
@@ -25,6 +25,7 @@ from coordinator.ledger.store import StoryEntry
 from coordinator.stores.reader import reading
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.wire.ids import IDS_PER_INCARNATION
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.token_ids import id_count
 
@@ -47,7 +48,8 @@ _NUMBERS = {
 }
 # Kind -> why the ledger may lack one, where that is not the usual reason.
 _ABSENT = {
-    "lease": "leases of evaluations, such as a run's first ones, are not stored; others are compacted after a while"
+    "lease": "it was one of an evaluation, as a run's first ones are, and these are not stored; or it was compacted, or"
+    " never issued"
 }
 _LEASE = re.compile(r"[1-9][0-9]{0,8}\.[0-9]{1,10}")
 _PEER_ID = re.compile(r"\b12D3KooW\w{1,64}")
@@ -89,12 +91,36 @@ def story_of(folder: RunFolder, words: str) -> Story:
             raise ConfigError(
                 f"this run's ledger has no {kind} {subject}",
                 cause=_why_absent(connection, kind, subject),
-                fix=f"name one that the run has{_range(connection, kind)}; the dashboard's Events page lists them",
+                fix=_what_there_is(connection, kind, subject),
             )
         return _in_words(story, peer_names(connection))
 
 
+def _what_there_is(connection: RunReader, kind: str, subject: str) -> str:
+    """Return which subjects of a kind the ledger has, with the command for the nearest one."""
+    lists = "the dashboard's Events page lists them"
+    nearest = _nearest(connection, kind, subject) if kind in _NUMBERS else None
+    if nearest is None:
+        return f"name one that the run has; {lists}"
+    return f"`rollcast explain {kind} {nearest}` is the nearest that the run has{_range(connection, kind)}; {lists}"
+
+
+def _nearest(connection: RunReader, kind: str, subject: str) -> str | None:
+    """Return the first subject of a kind above one that the ledger lacks, else the last below it; None if empty."""
+    table, column = _NUMBERS[kind]
+    number = _lease_ids(subject)[0] if kind == "lease" else int(subject) - int(kind == "step")
+    for order, end in ((">=", "min"), ("<", "max")):
+        (found,) = connection.execute(
+            f"SELECT {end}({column}) FROM {table} WHERE {column} {order} ?", (number,)
+        ).fetchone()
+        if found is not None:
+            return lease_name(found) if kind == "lease" else str(found + int(kind == "step"))
+    return None
+
+
 def _why_absent(connection: RunReader, kind: str, subject: str) -> str:
+    if kind == "step" and int(subject) == 0:
+        return "steps count from 1"
     if kind in ("step", "version", "rollout", "group"):
         numbers = _numbers(connection, kind)
         if numbers is None:
@@ -108,7 +134,8 @@ def _numbers(connection: RunReader, kind: str) -> tuple[int, int] | None:
     """Return the oldest and newest number of a kind; None if the ledger has none."""
     table, column = _NUMBERS[kind]
     oldest, newest = connection.execute(f"SELECT min({column}), max({column}) FROM {table}").fetchone()
-    return None if newest is None else (oldest, newest)
+    first = int(kind == "step")
+    return None if newest is None else (oldest + first, newest + first)
 
 
 def _range(connection: RunReader, kind: str) -> str:
@@ -207,7 +234,8 @@ def _rollout(connection: RunReader, subject: str) -> Story | None:
     rollout = pb.Rollout.FromString(body)
     facts = {
         "lease": lease_name(row["lease_id"]),
-        **_shown(row, "peer_id", "sample_index", "group_id", "reward", "exact", "detail", "step"),
+        **_shown(row, "peer_id", "sample_index", "group_id", "reward", "exact", "detail"),
+        **({} if row["step"] is None else {"step": row["step"] + 1}),
         "fate": _fate(row),
         "segments": [
             {"version": one.version, "epoch": one.epoch, "peer": one.peer_id, "tokens": id_count(one.packed_ids)}
@@ -229,7 +257,8 @@ def _group(connection: RunReader, subject: str) -> Story | None:
     if found is None:
         return None
     rows = _attempts(connection, "group_id = ?", int(subject))
-    facts = {"problem": found[0], "over_at_step": found[1], "attempts": len(rows)}
+    over_at_step = None if found[1] is None else found[1] + 1
+    facts = {"problem": found[0], "over_at_step": over_at_step, "attempts": len(rows)}
     return Story(
         f"group {subject}", facts, _in_order(_lines_of_attempts(rows) + _events(connection, f"group {subject}"))
     )
@@ -286,7 +315,7 @@ def _version(connection: RunReader, subject: str) -> Story | None:
 
 
 def _step(connection: RunReader, subject: str) -> Story | None:
-    step = int(subject)
+    step = int(subject) - 1
     batch = connection.execute("SELECT recorded_unix_s FROM batches WHERE step = ?", (step,)).fetchone()
     if batch is None:
         return None
@@ -302,12 +331,11 @@ def _step(connection: RunReader, subject: str) -> Story | None:
     facts: dict[str, Any] = {"rollouts_by_peer": dict(by_peer.fetchall())}
     facts["rollouts_by_age"] = {str(age): count for age, count in ages}
     lines = [Line(batch[0], f"its batch of {sum(facts['rollouts_by_peer'].values())} rollouts was recorded")]
-    # The learner counts steps that are done: the step of batch t is reported as t + 1.
-    done = connection.execute("SELECT figures, reported_unix_s FROM steps WHERE step = ?", (step + 1,)).fetchone()
+    done = connection.execute("SELECT figures, reported_unix_s FROM steps WHERE step = ?", (int(subject),)).fetchone()
     if done is not None:
         facts["figures"] = json.loads(done[0])
         lines.append(Line(done[1], "the learner finished the step"))
-    return Story(f"step {subject}", facts, _in_order(lines + _events(connection, f"step {subject}")))
+    return Story(f"step {int(subject)}", facts, _in_order(lines + _events(connection, f"step {int(subject)}")))
 
 
 _STORIES: dict[str, Callable[[RunReader, str], Story | None]] = {
@@ -343,7 +371,7 @@ def _fate(row: dict[str, Any]) -> str:
         case "dropped":
             return f"dropped: {row['closed_reason']}"
         case "trained":
-            return f"trained in step {row['step']}"
+            return f"trained in step {row['step'] + 1}"
         case "filled":
             return "stored" if row["reward"] is None else "scored"
         case state:
@@ -396,7 +424,7 @@ def _attempt_events(row: dict[str, Any]) -> list[tuple[float, str, str]]:
         why = _literal("".join(f", {text}" for text in (parts, row["detail"]) if text))
         events.append((row["scored_unix_s"], f"scored {rollout}: reward {row['reward']:g}{why}", lease))
     if row["state"] == "trained":
-        events.append((row["recorded_unix_s"], f"added {rollout} to the batch of step {row['step']}", ""))
+        events.append((row["recorded_unix_s"], f"added {rollout} to the batch of step {row['step'] + 1}", ""))
     if row["state"] == "dropped" and row["closed_reason"] == NEXT_TURN:
         events.append((row["closed_unix_s"], f"stored a turn of {of_group} from {row['peer_id']}", lease))
     elif row["state"] == "dropped":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from coordinator.core.status.wait_causes import WAITED
+from coordinator.core.members.progress import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.sql import RunReader
 from coordinator.ledger.store import StoryEntry

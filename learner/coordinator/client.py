@@ -49,6 +49,12 @@ class NotReady:
     """The batch is not complete yet."""
 
     waiting_for: str
+    paused: bool = False  # by the operator, for as long as it takes
+
+
+@dataclass(frozen=True, slots=True)
+class NoFurtherBatch:
+    """The operator ends the run: there is no batch for this step or a later one."""
 
 
 class CoordinatorClient:
@@ -148,15 +154,17 @@ class CoordinatorClient:
 
     async def next_batch(
         self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S, routes_bytes: int = 0
-    ) -> Batch | NotReady:
+    ) -> Batch | NotReady | NoFurtherBatch:
         """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` the reason for its delay.
+
+        NoFurtherBatch means that the operator ends the run with the step before.
 
         routes_bytes: the most bytes that its routes may have, for which the call takes longer.
         """
         request = pb.BatchRequest(step=step, wait_s=wait_s)
         attempt_s = wait_s + routes_bytes / BYTES_PER_SECOND_MIN
         return await self._retry(
-            f"asking for the batch of step {step}",
+            f"asking for the batch of step {step + 1}",
             lambda: _read_batch(self._stub.NextBatch(request, timeout=attempt_s + CALL_TIMEOUT_S), step, rollouts),
             longest_attempt_s=attempt_s,
         )
@@ -183,7 +191,9 @@ class CoordinatorClient:
             "opening an epoch", lambda: self._stub.OpenEpoch(request, timeout=CALL_TIMEOUT_S)
         )
         if reply.step < step:
-            raise MalformedMessage(f"the coordinator opens an epoch at step {reply.step}, before step {step}", fix=_BUG)
+            raise MalformedMessage(
+                f"the coordinator opens an epoch after step {reply.step}, before step {step}", fix=_BUG
+            )
         return reply
 
     async def cell(self, report: pb.CellReport) -> pb.CellAnswer:
@@ -340,7 +350,9 @@ async def _take(count: int, what: str, stream: AsyncIterator[ResultT], items: li
             raise MalformedMessage(f"the coordinator sent more than the {count} {what} asked for", fix=_BUG)
 
 
-async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: int) -> Batch | NotReady:
+async def _read_batch(
+    stream: AsyncIterator[pb.BatchPart], step: int, expected: int
+) -> Batch | NotReady | NoFurtherBatch:
     header: pb.BatchHeader | None = None
     rollouts: list[pb.TrainingRollout] = []
     unseen: list[pb.TrainingRollout] = []
@@ -352,14 +364,16 @@ async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: 
         unseen.extend(part.unseen)
         unseen_max = 0 if header is None else min(header.unseen_count, expected)
         if header is None or part.HasField("header") or len(rollouts) > expected or len(unseen) > unseen_max:
-            raise MalformedMessage(f"the batch of step {step} has parts out of order or too many", fix=_BUG)
+            raise MalformedMessage(f"the batch of step {step + 1} has parts out of order or too many", fix=_BUG)
     if header is None or (header.ready and header.step != step):
-        raise MalformedMessage(f"the coordinator did not answer with the batch of step {step}", fix=_BUG)
+        raise MalformedMessage(f"the coordinator did not answer with the batch of step {step + 1}", fix=_BUG)
     if not header.ready:
-        return NotReady(header.waiting_for[:500] or "rollouts")
+        if header.final:
+            return NoFurtherBatch()
+        return NotReady(header.waiting_for[:500] or "rollouts", header.paused)
     if not len(rollouts) == header.rollout_count == expected:
         raise MalformedMessage(
-            f"the batch of step {step} has {len(rollouts)} rollouts, its header announces {header.rollout_count}, "
+            f"the batch of step {step + 1} has {len(rollouts)} rollouts, its header announces {header.rollout_count}, "
             f"the run's configuration {expected}",
             fix=_BUG,
         )

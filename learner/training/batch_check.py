@@ -151,4 +151,4 @@ def _check_context_routes(
 
 
 def _broken(step: int, cause: str) -> MalformedMessage:
-    return MalformedMessage(f"the batch of step {step} breaks the run's rules", cause=cause, fix=_FIX)
+    return MalformedMessage(f"the batch of step {step + 1} breaks the run's rules", cause=cause, fix=_FIX)

@@ -33,7 +33,7 @@ def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = Fals
     ----------
     words
         What to explain: `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8`, `peer NAME` or a peer's id.
-        Leases count from 1; those of a restarted coordinator are written `2.17`.
+        Leases and steps count from 1; leases of a restarted coordinator are written `2.17`.
     run_folder
         The coordinator's run folder. The run may still be running.
     json_output

@@ -22,3 +22,6 @@ StripeId = NewType("StripeId", int)  # stripe of the current relay plan
 
 Role = Literal["cell", "coordinator", "gateway", "learner", "origin", "peer"]
 InvitedRole = Literal["peer", "origin", "cell"]  # the roles that the operator makes invites for
+
+IDS_PER_INCARNATION = 1 << 32
+"""Ids of leases that one coordinator process may issue; far more than it ever could."""

@@ -20,11 +20,11 @@ async def test_explain_prints_the_history(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert "rollout 1" in shown
     assert re.search(r"segments: \d+ tokens? by \S+ with version \d", shown)
-    assert "fate: trained in step 0" in shown
+    assert "fate: trained in step 1" in shown
     assert explain("rollout", "1", run_folder=tmp_path, json_output=True) == 0
     story = json.loads(capsys.readouterr().out)
     assert story["subject"] == "rollout 1"
-    assert [line["what"] for line in story["lines"]][-1] == "added rollout 1 to the batch of step 0"
+    assert [line["what"] for line in story["lines"]][-1] == "added rollout 1 to the batch of step 1"
 
 
 async def test_explain_writes_names_and_sentences_where_json_has_ids(
@@ -35,7 +35,7 @@ async def test_explain_writes_names_and_sentences_where_json_has_ids(
     assert explain("step", "0", run_folder=tmp_path) == 0
     shown = capsys.readouterr().out
     assert "rollouts by peer: atlas: 2" in shown
-    assert "learner waited (step 0): store 0.015 s, generate for atlas 2 s" in shown
+    assert "learner waited (step 1): store 0.015 s, generate for atlas 2 s" in shown
     assert "reward_mean" in shown
     assert not set("{}[]") & set(shown)
     assert explain("step", "0", run_folder=tmp_path, json_output=True) == 0

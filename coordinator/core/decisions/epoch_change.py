@@ -28,9 +28,9 @@ def requested(state: CoreState, event: EpochRequested) -> list[Action]:
     next_step = state.batches.next_step
     if step < next_step or state.batches.recording is not None:
         # Recorded batches stay recorded: the learner replays them first, then repeats the request.
-        text = f"the learner must first train on the batches before step {next_step}"
+        text = f"the learner must first train on the batches before step {next_step + 1}"
         return [
-            Note("epoch_too_early", f"step {event.step}", text),
+            Note("epoch_too_early", f"step {event.step + 1}", text),
             AnswerEpoch(event.request_id, state.epochs.current, next_step),
         ]
     opened = RecordEpoch(
@@ -96,4 +96,4 @@ def _above(newest: Version | None) -> int:
 
 def _words(opened: RecordEpoch) -> str:
     kept = "no versions" if opened.common_version is None else f"versions up to {opened.common_version}"
-    return f"{kept} of earlier epochs stay valid; the learner continues at step {opened.step_to}"
+    return f"{kept} of earlier epochs stay valid; the learner continues at step {opened.step_to + 1}"

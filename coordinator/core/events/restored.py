@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.versions_kept import VersionsKept
-from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.ids import IDS_PER_INCARNATION, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 from rollcast.wire.rollouts import Segment
-
-IDS_PER_INCARNATION = 1 << 32  # leases of one coordinator process; far more than it could ever issue
 
 
 @dataclass(frozen=True, slots=True)

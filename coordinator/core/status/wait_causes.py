@@ -13,12 +13,11 @@ from itertools import islice
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Note
 from coordinator.core.leases.attempts import Attempt
-from coordinator.core.members.progress import WaitStage
+from coordinator.core.members.progress import WAITED, WaitStage
 from rollcast.wire.ids import PeerId, Step
 
 Cause = tuple[WaitStage, str]  # the stage, and the peer that it waits for; empty where it is no single peer
 
-WAITED = "learner_waited"  # kind of the note
 _CAUSES_MAX = 32  # of one wait: bounds the note; further ones are attributed to their stage alone
 
 
@@ -57,7 +56,7 @@ class WaitCauses:
             stages[stage] = stages.get(stage, 0.0) + seconds
         self._state.progress.waits.append(stages)
         causes = [[stage, who, round(seconds, 3)] for (stage, who), seconds in seconds_of.items() if seconds > 0.0]
-        return [Note(WAITED, f"step {step}", json.dumps(causes))] if causes else []
+        return [Note(WAITED, f"step {step + 1}", json.dumps(causes))] if causes else []
 
     def _waited_for(self) -> Step | None:
         batches = self._state.batches
@@ -69,6 +68,8 @@ class WaitCauses:
         state = self._state
         if state.batches.recording is not None:
             return "store", ""
+        if state.paused:
+            return "paused", ""
         slowest = self._slowest_holder()
         if slowest is not None:
             return "generate", slowest

@@ -24,7 +24,7 @@ from rollcast.wire.ids import PeerId, RolloutId, Step
         (WorkRequested(PeerId("12D3"), 4), "peer 12D3"),
         (PeerLeft(PeerId("12D3"), "bye"), "peer 12D3"),
         (RolloutScored(RolloutId(7), 1.0), "rollout 7"),
-        (BatchRecorded(Step(40)), "step 40"),
+        (BatchRecorded(Step(40)), "step 41"),
         (LearnerStatusChanged("", "", {}), "learner"),
         (LearnerStatusChanged("training", "", {}), "learner training"),
         (ProfileRequested(ProfileOrder("1f", 3, False), 60.0), "operator"),

@@ -21,7 +21,8 @@ from coordinator.core.events.events import (
     RunEnded,
     Tick,
 )
-from coordinator.core.status.wait_causes import WAITED, WaitCauses
+from coordinator.core.members.progress import WAITED
+from coordinator.core.status.wait_causes import WaitCauses
 from rollcast.wire.ids import PeerId, RolloutId, Step, Version
 from tests.coordinator import core_world as build
 from tests.coordinator.core_world import announced, joined, settings
@@ -125,7 +126,7 @@ def test_each_stage_of_a_wait_has_its_seconds() -> None:
     core.handle(BatchRecorded(Step(0)), 10.5)
     assert waits(causes.observe(10.5)) == [
         (
-            "step 0",
+            "step 1",
             [
                 ["no peer", "", 2.0],
                 ["broadcast", "", 3.0],
@@ -156,4 +157,4 @@ def test_without_prompts_that_is_the_cause() -> None:
     world.core.handle(BatchRequested(Step(0)), 0.0)
     causes.observe(0.0)
     world.core._state.batches.wanted = None
-    assert waits(causes.observe(1.5)) == [("step 0", [["prompts", "", 1.5]])]
+    assert waits(causes.observe(1.5)) == [("step 1", [["prompts", "", 1.5]])]

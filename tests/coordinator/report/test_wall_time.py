@@ -23,7 +23,7 @@ async def a_run(path: Path) -> None:
     await ledger.record_step(Step(2), parts | {"train_s": 1e6, "replayed": 1.0})
     await ledger.record_step(Step(3), parts | {"train_s": 1e6, "replayed": 1.0})
     causes = [["generate", "a", 3.0], ["generate", "b", 1.0], ["score", "", 1.0]]
-    await ledger.record_event("learner_waited", "step 0", json.dumps(causes), cause="step 0")
+    await ledger.record_event("learner_waited", "step 1", json.dumps(causes), cause="step 1")
     lives = LearnerLives()
     first = {"life_starting_s": 20.0, "life_steps_s": 20.0}
     lives.observe({"life_began_unix_s": 1_000.0, "life_s": 40.0} | first)

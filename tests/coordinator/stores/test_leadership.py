@@ -126,8 +126,8 @@ async def test_readers_follow_the_url_in_the_run_folder(url: str, tmp_path: Path
     await store.record_event("peer_joined", "12D3KooWx", "atlas as peer", cause="peer 12D3KooWx")
     await store.close()
     await leads.close()
-    assert story_of(folder, "rollout 1").facts["fate"] == "trained in step 0"
-    for words in ("lease 1", "group 1", "step 0", "peer 12D3KooWx"):
+    assert story_of(folder, "rollout 1").facts["fate"] == "trained in step 1"
+    for words in ("lease 1", "group 1", "step 1", "peer 12D3KooWx"):
         assert story_of(folder, words).subject.startswith(words.split()[0])
     page = await asyncio.to_thread(StoryRows(folder).page, Wanted(text="Atlas", subject="atlas"))
     assert [one.name for one in page.events] == ["atlas"]

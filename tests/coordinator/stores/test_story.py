@@ -17,7 +17,7 @@ from tests.coordinator import stored_work as work
 
 
 async def a_run(path: Path) -> None:
-    """Record rollouts 1 and 2 trained in step 0 with version 3, rollout 4 dropped as stale, lease 5 open, a peer."""
+    """Record rollouts 1 and 2 trained in step 1 with version 3, rollout 4 dropped as stale, lease 5 open, a peer."""
     ledger = Ledger.open(path)
     await ledger.record_version(Epoch(0), Version(3), b"announcement")
     await ledger.record_event("peer_joined", work.PEER, "atlas as peer", cause=f"peer {work.PEER}")
@@ -27,7 +27,7 @@ async def a_run(path: Path) -> None:
     await work.issue(ledger, 5)
     await ledger.record_batch(work.batch(0, 1, 2))
     await ledger.record_event(
-        "learner_waited", "step 0", '[["store", "", 0.015], ["generate", "12D3KooWtest", 2]]', cause="step 0"
+        "learner_waited", "step 1", '[["store", "", 0.015], ["generate", "12D3KooWtest", 2]]', cause="step 1"
     )
     await ledger.record_step(Step(1), {"reward_mean": 0.5})
     await ledger.close()
@@ -47,14 +47,14 @@ def whats(story: Story) -> list[str]:
 
 async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
     story = story_of(RunFolder(ledger.parent), "rollout 1")
-    assert story.facts["fate"] == "trained in step 0"
+    assert story.facts["fate"] == "trained in step 1"
     assert story.facts["lease"] == "1"
     assert story.facts["segments"] == [{"version": 3, "epoch": 0, "peer": work.PEER, "tokens": 4}]
     assert whats(story) == [
         "issued slot 0 of group 1 to atlas",
         "received slot 0 of group 1 and stored it as rollout 1",
         "scored rollout 1: reward 0.1",
-        "added rollout 1 to the batch of step 0",
+        "added rollout 1 to the batch of step 1",
     ]
 
 
@@ -78,8 +78,8 @@ async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> N
     assert story.names == {work.PEER: "atlas"}
     assert set(whats(story)) == {  # in the order of their times, some of which are the same
         "joined as peer",
-        "issued slot 0 of group 1: 1 trained in step 0",
-        "issued slot 0 of group 2: 1 trained in step 0",
+        "issued slot 0 of group 1: 1 trained in step 1",
+        "issued slot 0 of group 2: 1 trained in step 1",
         "issued slot 0 of group 4: 1 dropped: stale",
         "issued slot 0 of group 5: 1 open",
     }
@@ -104,12 +104,12 @@ async def test_version_with_the_outcomes_of_its_rollouts(ledger: Path) -> None:
 
 
 async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
-    story = story_of(RunFolder(ledger.parent), "step 0")
+    story = story_of(RunFolder(ledger.parent), "step 1")
     assert story.facts["rollouts_by_peer"] == {work.PEER: 2}
     assert story.facts["figures"] == {"reward_mean": 0.5}
     assert set(whats(story)) == {
         "its batch of 2 rollouts was recorded",
-        "learner waited (step 0): store 0.015 s, generate for atlas 2 s",
+        "learner waited (step 1): store 0.015 s, generate for atlas 2 s",
         "the learner finished the step",
     }
 
@@ -135,6 +135,19 @@ async def test_the_refusal_of_a_number_names_the_oldest_and_newest(tmp_path: Pat
     with pytest.raises(ConfigError) as refused:
         story_of(RunFolder(tmp_path), "lease 17")
     assert "(lease 262 to 300)" in refused.value.fix
+    assert "`rollcast explain lease 262` is the nearest" in refused.value.fix
+    assert "of an evaluation" in refused.value.cause
+    with pytest.raises(ConfigError) as later:
+        story_of(RunFolder(tmp_path), "lease 400")
+    assert "`rollcast explain lease 300` is the nearest" in later.value.fix
+
+
+async def test_steps_count_from_1(ledger: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        story_of(RunFolder(ledger.parent), "step 0")
+    assert refused.value.cause == "steps count from 1"
+    assert "(step 1 to 1)" in refused.value.fix
+    assert story_of(RunFolder(ledger.parent), "rollout 1").facts["step"] == 1
 
 
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
@@ -156,7 +169,7 @@ async def test_story_includes_archived_events(ledger: Path) -> None:
     entries = [
         StoryEntry(0, 1.0, "peer_joined", peer, "castor as peer", f"peer {peer}"),
         StoryEntry(-1, 2.0, "penalised", peer, "uploaded nonsense", "upload 7"),
-        StoryEntry(-2, 3.0, "learner_waited", "step 0", '[["pacing", "", 1]]', "step 0"),
+        StoryEntry(-2, 3.0, "learner_waited", "step 1", '[["pacing", "", 1]]', "step 1"),
         StoryEntry(1, 4.0, "peer_joined", work.PEER, "archived, and not deleted yet", "peer"),
     ]
     write_segment(ledger.parent / "events", entries, 1 << 20)
@@ -164,7 +177,7 @@ async def test_story_includes_archived_events(ledger: Path) -> None:
         "joined as peer",
         "penalised (castor): uploaded nonsense",
     ]
-    assert "learner waited (step 0): pacing 1 s" in whats(story_of(RunFolder(ledger.parent), "step 0"))
+    assert "learner waited (step 1): pacing 1 s" in whats(story_of(RunFolder(ledger.parent), "step 1"))
     assert [what for what in whats(story_of(RunFolder(ledger.parent), "peer atlas")) if "joined" in what] == [
         "joined as peer"
     ]

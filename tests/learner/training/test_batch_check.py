@@ -101,7 +101,7 @@ def drop_one(rollouts: list[pb.TrainingRollout]) -> None:
 def test_a_batch_that_breaks_a_rule(spoil: Callable[[list[pb.TrainingRollout]], None], problem: str) -> None:
     rollouts = batch()
     spoil(rollouts)
-    with pytest.raises(MalformedMessage, match=f"batch of step {STEP}") as caught:
+    with pytest.raises(MalformedMessage, match=f"batch of step {STEP + 1}") as caught:
         check_batch(rollouts, STEP, RULES, TrainedIds())
     assert problem in caught.value.cause
 

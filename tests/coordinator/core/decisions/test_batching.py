@@ -211,11 +211,11 @@ def test_a_step_out_of_order_is_noted_and_nothing_is_formed() -> None:
     world = World(steps=1)
     world.start("a")
     assert world.handle(BatchRequested(Step(1))) == [
-        Note("batch_out_of_order", "step 1", "the next batch is for step 0 of 1")
+        Note("batch_out_of_order", "step 2", "the next batch is for step 1 of 1")
     ]
     trained_through(world, 0, "a")
     assert world.handle(BatchRequested(Step(1))) == [
-        Note("batch_out_of_order", "step 1", "the next batch is for step 1 of 1")
+        Note("batch_out_of_order", "step 2", "the next batch is for step 2 of 1")
     ]
 
 

@@ -71,7 +71,7 @@ def test_versions_continue_above_the_highest_published_and_the_answer_is_durable
     assert actions[:2] == [
         RecordEpoch(Epoch(1), Step(0), Step(4), Version(1)),
         Note(
-            "epoch_opened", "epoch 1", "versions up to 1 of earlier epochs stay valid; the learner continues at step 4"
+            "epoch_opened", "epoch 1", "versions up to 1 of earlier epochs stay valid; the learner continues at step 5"
         ),
     ]
     assert only(actions, AnswerEpoch) == []
@@ -125,7 +125,7 @@ def test_recorded_batches_come_first() -> None:
     world.finish("a")
     world.handle(BatchRequested(Step(0)))
     assert world.handle(asked(1, 0, None)) == [
-        Note("epoch_too_early", "step 0", "the learner must first train on the batches before step 1"),
+        Note("epoch_too_early", "step 1", "the learner must first train on the batches before step 2"),
         AnswerEpoch(1, Epoch(0), Step(1)),
     ]
     assert only(world.handle(asked(2, 1, None)), RecordEpoch) == [RecordEpoch(Epoch(1), Step(1), Step(1), None)]

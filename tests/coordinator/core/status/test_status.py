@@ -37,9 +37,9 @@ def test_every_wait_of_a_run_has_a_text_a_beginning_and_a_next() -> None:
     assert words(core, 9.0)[:2] == ("the learner's first version (epoch 2 of 3)", 2.0)
     core.handle(announced(0), 10.0)
     core.handle(LearnerStatusChanged("training", "", {}), 11.0)
-    assert words(core, 12.0) == ("the learner (training)", 2.0, "the learner requests the batch of step 0")
+    assert words(core, 12.0) == ("the learner (training)", 2.0, "the learner requests the batch of step 1")
     core.handle(BatchRequested(Step(0)), 13.0)
-    batch = "prompt groups for the batch of step 0: 0 of 1 are ready"
+    batch = "prompt groups for the batch of step 1: 0 of 1 are ready"
     assert words(core, 14.0)[:2] == (f"{batch}; no peer can work yet", 1.0)
     core.handle(held("a", 0), 15.0)
     assert words(core, 16.0)[:2] == (f"{batch}; 0 rollouts in flight, 0 to be stored or scored", 3.0)
@@ -58,7 +58,7 @@ def test_the_wait_names_the_lack_of_a_version_that_is_young_enough() -> None:
     world.handle(announced(1))
     world.handle(BatchRequested(Step(1)))
     assert world.core.waiting(0.0).text == (
-        "prompt groups for the batch of step 1: 0 of 1 are ready; no peer holds version 1 or newer"
+        "prompt groups for the batch of step 2: 0 of 1 are ready; no peer holds version 1 or newer"
     )
 
 
