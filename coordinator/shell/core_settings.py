@@ -14,11 +14,16 @@ from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.decisions.settings import CoreSettings, EpisodeRules
 from coordinator.core.leases.stages import LengthStage
 from coordinator.core.reach.dial_settings import DialBackSettings
-from rollcast.wire.ids import RunId
+from rollcast.wire.identity.identity import peer_id_of
+from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.rollouts import Sampling
 
 TICK_S = 0.2  # between two ticks of the core
 STEPS_OF_CELL = 1 << 40  # a cell never has all the work that it can use
+
+
+def _learner_peer_id(public_key: str) -> PeerId | None:
+    return peer_id_of(bytes.fromhex(public_key)) if public_key else None
 
 
 def core_settings(
@@ -33,6 +38,7 @@ def core_settings(
     settings = CoreSettings(
         run_id=run_id,
         run_name=config.run.name,
+        learner_peer_id=_learner_peer_id(config.learner_public_key),
         seed=int.from_bytes(blake3(config.run.seed.to_bytes(8, "little"), key=seed_secret).digest(length=8), "little"),
         steps=config.run.steps,
         staleness_limit=config.run.staleness_limit,

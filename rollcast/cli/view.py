@@ -15,6 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollcast.cli.run.workers import state_word
+
 Status = Mapping[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 60
@@ -224,10 +226,9 @@ def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
         table.add_column("reached")
     table.box = None
     for peer in peers:
-        state = "quarantined" if peer["quarantined"] else "ready" if peer["state"] == "idle" else str(peer["state"])
         cells = (
             str(peer["name"]),
-            state,
+            state_word(peer),
             _number(peer["active_version"]),
             _number(peer["version_lag"]),
             _number(peer["tokens_per_s"], 0),

@@ -123,6 +123,8 @@ LINK_REPORTS_MAX = 64
 """Links in one heartbeat."""
 HEAT_MAP_CELLS_MAX = 128
 """Cells of the chunk heat map in one heartbeat, a byte each."""
+SILENT_S = 2.5
+"""Seconds without a heartbeat after which a member is shown as silent; heartbeats come every second."""
 BANNED_MAX = 256
 """Banned members that are reported to peers; the ones banned longest ago are left out first."""
 PEER_RECORDS_MAX = 32

@@ -10,7 +10,7 @@ from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.leases.stages import LengthStage
 from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.staleness.policy import LatePolicy, PacingRule, StalenessRules
-from rollcast.wire.ids import RunId
+from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.rollouts import Sampling
 
 
@@ -38,6 +38,8 @@ class CoreSettings:
     """Id of the run, for the status."""
     run_name: str = "local"
     """Name of the run, for the status."""
+    learner_peer_id: PeerId | None = None
+    """Identity of the learner in chunk links, for the status; None if it is not known."""
     seed: int = 0
     """Every slot's sampling seed follows from it; 64 bits, and a secret where peers are strangers."""
     steps: int

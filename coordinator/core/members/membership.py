@@ -314,6 +314,11 @@ class Members:
             reputation = self._reputations[peer_id] = Reputation()
         return reputation
 
+    def known_name(self, peer_id: PeerId) -> str:
+        """Return the name of an identity that is or was a member; empty if it is not known."""
+        reputation = self._reputations.get(peer_id)
+        return "" if reputation is None else reputation.name
+
     def _discard_one(self) -> None:
         for peer_id, reputation in self._reputations.items():
             if peer_id not in self._members and not reputation.quarantined and not reputation.ordered:

@@ -17,12 +17,10 @@ from coordinator.core.members.membership import Member
 from coordinator.core.status.hops import Hop, HopRates, find_hops
 from coordinator.core.traversal.status import ReachStatus, build_reach_status
 from rollcast.wire.ids import Version
-from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
+from rollcast.wire.limits import HEAT_MAP_CELLS_MAX, SILENT_S
 
 PEERS_SHOWN_MAX = 512
 """Most peers that are listed one by one; those furthest behind are among them."""
-SILENT_S = 2.5
-"""Seconds without a heartbeat after which a member is shown as silent; heartbeats come every second."""
 _PACE_KNOWN_SHARE = 0.05  # share of a version below which the pace so far says little
 
 

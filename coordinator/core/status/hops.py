@@ -108,7 +108,7 @@ def _found(state: CoreState, members: Iterable[Member]) -> Iterator[_Found]:
 def _hop(state: CoreState, member: Member, link: LinkFacts, is_sender: bool) -> Hop:
     other = state.members.get(link.peer_id)
     here = (member.peer_id, member.name)
-    there = (link.peer_id, _unreported_name(link) if other is None else other.name)
+    there = (link.peer_id, _unreported_name(state, link) if other is None else other.name)
     path = path_of(link.transport, lan=link.lan)
     if not is_sender:
         return Hop(*there, *here, None, link.rtt_s or None, link.bytes_received, path, "")
@@ -117,8 +117,13 @@ def _hop(state: CoreState, member: Member, link: LinkFacts, is_sender: bool) -> 
     return Hop(*here, *there, rate, rtt_s, link.bytes_sent, path, control, lost, full)
 
 
-def _unreported_name(link: LinkFacts) -> str:
-    return "mirror" if link.transport == "mirror" else f"…{link.peer_id[-8:]}"
+def _unreported_name(state: CoreState, link: LinkFacts) -> str:
+    """Return the name of a link's other end that is no member: a mirror, the learner, or a peer that has left."""
+    if link.transport == "mirror":
+        return "mirror"
+    if link.peer_id == state.settings.learner_peer_id:
+        return "learner"
+    return state.members.known_name(link.peer_id) or f"…{link.peer_id[-8:]}"
 
 
 def _rates(rates: list[float], controls: dict[str, int]) -> HopRates:

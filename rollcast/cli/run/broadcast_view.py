@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.core.status.broadcast import SILENT_S
+from rollcast.cli.run.workers import state_word
+from rollcast.wire.limits import SILENT_S
 
 Broadcast = Mapping[str, Any]
 _LEVELS = "▁▂▃▄▅▆▇"  # of a range of chunks that is held in part
@@ -209,7 +210,7 @@ def _peer_row(peer: Mapping[str, Any], names: Sequence[str]) -> list[Text]:
     silent, is_origin = peer["last_seen_s"] > SILENT_S, peer["role"] == "origin"
     complete = is_origin or peer["share_held"] >= 1.0
     style = "red" if silent else "" if complete else "yellow"
-    state = f"silent {peer['last_seen_s']:.0f} s" if silent else peer["state"]
+    state = f"silent {peer['last_seen_s']:.0f} s" if silent else state_word(peer)
     texts = {
         "peer": peer["name"],
         "state": state,

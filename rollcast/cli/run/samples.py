@@ -14,13 +14,12 @@ from rich.markup import escape
 from rich.rule import Rule
 
 from rollcast.cli.options import LATEST_RUN, Json
-from rollcast.cli.run.run_tools import run_config, run_tokenizer
 from rollcast.runtime.errors import ConfigError
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.run_folder import RunFolder, no_run
 
 if TYPE_CHECKING:
-    from coordinator.config.config import CoordinatorConfig
     from coordinator.prompts.samples import Sample
+    from rollcast.wire.text.tokenizer import TextTokenizer
 
 Export = Literal["wandb", "mlflow"]
 LIMIT_MOST = 1_000_000
@@ -88,18 +87,20 @@ def samples(
     """
     from coordinator.prompts.samples import TRAINING, evaluated
     from coordinator.prompts.stored_rollouts import RolloutFilter, stored_rollouts, write_parquet
+    from coordinator.stores.reader import has_run
 
     if not 1 <= limit <= LIMIT_MOST:
         raise ConfigError(f"--limit {limit} is out of range", fix=f"use 1 to {LIMIT_MOST}")
     if training != _ANY and set_name not in ("", TRAINING):
         raise ConfigError(f"filters of training do not go with --set {set_name}", fix="leave one of them out")
     folder = RunFolder(run)
-    config = run_config(run)
+    if not has_run(folder):
+        raise no_run(run, folder.ledger.name)
     chosen: Sequence[Sample]
     if set_name == TRAINING or training != _ANY:
         given = {name: value for name, value in asdict(training).items() if name != "parquet"}
         wanted = RolloutFilter(version=version, wrong=wrong, **given)
-        found = stored_rollouts(folder, run_tokenizer(config, folder), limit, wanted)
+        found = stored_rollouts(folder, _tokenizer(folder), limit, wanted)
         by_version = sorted(found, key=lambda one: (one.version, one.rollout_id))
         chosen = by_version if training.problem else found
         summary = f"{_plural(len(found), 'stored rollout')} of training, the newest that match; --limit {limit}."
@@ -114,7 +115,7 @@ def samples(
         matching = [one for one in every if not (wrong and one.exact)]
         chosen, summary = matching[:limit], _summary(every, matching, limit, wrong=wrong)
     if export is not None:
-        _export(export, chosen, folder, config)
+        _export(export, chosen, folder)
         return 0
     if json_output:
         for one in chosen:
@@ -127,11 +128,19 @@ def samples(
     return 0
 
 
-def _export(to: Export, samples: Sequence[Sample], folder: RunFolder, config: CoordinatorConfig) -> None:
+def _tokenizer(folder: RunFolder) -> TextTokenizer:
+    from rollcast.cli.run.run_tools import run_config, run_tokenizer  # the configuration takes half a second to import
+
+    return run_tokenizer(run_config(folder.root), folder)
+
+
+def _export(to: Export, samples: Sequence[Sample], folder: RunFolder) -> None:
     from coordinator.ledger.sql_facts import get_meta
     from coordinator.prompts.trace_export import export_to_mlflow, export_to_wandb
     from coordinator.stores.reader import reading
+    from rollcast.cli.run.run_tools import run_config
 
+    config = run_config(folder.root)
     with reading(folder) as connection:
         run_id = get_meta(connection, "run_id") or config.run.name
     if to == "wandb":

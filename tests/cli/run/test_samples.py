@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config.config import CoordinatorConfig
 from rollcast.cli.run import samples as command
 from tests.coordinator.prompts.stored_run import TOKENIZER, stored_run
 
 
 @pytest.fixture
 async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(command, "run_config", lambda run: CoordinatorConfig())
-    monkeypatch.setattr(command, "run_tokenizer", lambda config, folder: TOKENIZER)
+    monkeypatch.setattr(command, "_tokenizer", lambda folder: TOKENIZER)
     monkeypatch.setenv("COLUMNS", "200")
     return (await stored_run(tmp_path)).root
 
