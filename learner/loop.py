@@ -26,7 +26,7 @@ from learner.audit.unseen import judge_unseen
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import HostState
 from learner.config import AuditConfig, BehaviourSource, MismatchConfig, SamplingCheckConfig
-from learner.coordinator.client import LONG_POLL_S, Batch, NotReady
+from learner.coordinator.client import LONG_POLL_S, Batch, NoFurtherBatch, NotReady
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.periodic import Evaluations
 from learner.kill_points import kill_point
@@ -62,7 +62,7 @@ class Coordinator(Protocol):
 
     async def next_batch(
         self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S, routes_bytes: int = 0
-    ) -> Batch | NotReady: ...
+    ) -> Batch | NotReady | NoFurtherBatch: ...
 
     async def report_step(
         self, step: int, values: dict[str, float], audits: Sequence[pb.RolloutAudit] = ()
@@ -195,9 +195,19 @@ class TrainingLoop:
                 batch = await self._next_batch()
             if batch is None:
                 break
+            if isinstance(batch, NoFurtherBatch):
+                await self._end_here()
+                break
             await self._parts.profiler.step_begins(self.step + 1)
             await self._do_step(batch)
             await self._parts.profiler.step_ended()
+
+    async def _end_here(self) -> None:
+        """Take the step before for the last one, because the operator ends the run: its policy becomes a version."""
+        _log.info("the operator ends the run", step=self.step, steps=self._settings.steps)
+        self._settings = replace(self._settings, steps=self.step)
+        if self._at.newest_version < self.step:
+            await self._checkpoint(await self._publish())
 
     async def save(self) -> None:
         """Save the current state if it is not saved yet, and wait until it is durable."""
@@ -442,11 +452,11 @@ class TrainingLoop:
 
     # ---------------------------------------------------------------- waiting
 
-    async def _next_batch(self) -> Batch | None:
+    async def _next_batch(self) -> Batch | NoFurtherBatch | None:
         """Return the batch of the current step, or None if asked to stop meanwhile.
 
         Raises:
-            WaitTimedOut: no batch came within batch_timeout_s.
+            WaitTimedOut: no batch came within batch_timeout_s; the time of a pause does not count.
         """
         rules = self._settings.rules
         waiting_for = "an unnamed cause"
@@ -461,13 +471,15 @@ class TrainingLoop:
                 )
             )
             match answer:
-                case NotReady(reason):
+                case NotReady(reason, paused):
                     waiting_for = reason
-                    self._parts.reporter.update("waiting", f"batch of step {self.step}: {reason}")
+                    if paused:
+                        ends_s = time.monotonic() + self._settings.batch_timeout_s
+                    self._parts.reporter.update("waiting", f"batch of step {self.step + 1}: {reason}")
                 case _:
                     return answer
         raise WaitTimedOut(
-            f"waited {self._settings.batch_timeout_s:g} s for the batch of step {self.step}",
+            f"waited {self._settings.batch_timeout_s:g} s for the batch of step {self.step + 1}",
             cause=f"the coordinator waits for {waiting_for}",
             fix="check that peers have joined and generate rollouts, or raise batch_timeout_s",
         )

@@ -174,18 +174,18 @@ class _Life:
             retained.remove_unfinished()
             evaluations = self._evaluations(sets, trainer, retained)
             stack.push_async_callback(evaluations.cancel)
-            done = await self._train(trainer, retained, saves, host, evaluations, stack)
+            steps = await self._train(trainer, retained, saves, host, evaluations, stack)
             self._spent("finishing")
-            if done:
+            if steps is not None:
                 kill_point("training_done")
                 self._reporter.update("evaluating", "held-out problems after RL")
-                measured = evaluations.measure_after(self._facts.info.steps)
+                measured = evaluations.measure_after(steps)
                 if not await _unless_stopped(measured, self._stop):
                     return False
                 self._spent("evaluating")
-                self._reporter.update("finished", f"all {self._facts.info.steps} steps are done")
+                self._reporter.update("finished", _end_words(steps, self._facts.info.steps))
                 await self._reporter.flush()
-            return done
+            return steps is not None
 
     # ---------------------------------------------------------------- before training
 
@@ -301,7 +301,8 @@ class _Life:
         host: HostState,
         evaluations: Evaluations,
         stack: AsyncExitStack,
-    ) -> bool:
+    ) -> int | None:
+        """Train until the run's last step; return its number, or None if asked to stop before."""
         info = self._facts.info
         publisher = self._publisher(retained, stack)
         starts = [EpochStart(start.epoch, start.step_from, start.step) for start in info.epochs]
@@ -313,7 +314,7 @@ class _Life:
         stack.push_async_callback(publications.cancel)
         ready = await _unless_stopped(self._publish_first(trainer, retained, publisher, publications, host), self._stop)
         if ready is None:
-            return False
+            return None
         self._spent("publishing")
         if "exact_before" not in self._reporter.values:
             evaluations.start_before(Version(0))
@@ -339,7 +340,7 @@ class _Life:
         if not done:
             _log.info("stopped", step=loop.step)
             await _finish_within(publications, CANCEL_GRACE_S)
-        return done
+        return loop.step if done else None
 
     def _publisher(self, retained: RetainedVersions, stack: AsyncExitStack) -> Publisher:
         config = self._config
@@ -451,6 +452,10 @@ class _Life:
     async def _pass_on_stop(self) -> None:
         await self._stop.wait()
         self._stop_worker.set()
+
+
+def _end_words(done: int, planned: int) -> str:
+    return f"all {planned} steps are done" if done >= planned else f"{done} of {planned} steps are done, as was ordered"
 
 
 def _position(host: HostState) -> Position:

@@ -79,6 +79,7 @@ class EvaluationRoutes:
                 body=EvaluationWanted,
                 answer=EvaluationState,
                 act="evaluation",
+                needs_run=True,
             ),
             Route(
                 "GET",

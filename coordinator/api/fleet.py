@@ -51,6 +51,7 @@ class FleetRoutes:
                 body=FleetAct,
                 answer=FleetOverview,
                 act="fleet",
+                needs_run=True,
                 about=_about,
             ),
         ]

@@ -148,6 +148,7 @@ class InviteRoutes:
                 body=NewInvite,
                 answer=MadeInvite,
                 act="invite",
+                needs_run=True,
                 about=_about,
             ),
             Route(
@@ -158,6 +159,7 @@ class InviteRoutes:
                 "Revoke an invite.",
                 answer=ListedInvites,
                 act="revoke invite",
+                needs_run=True,
             ),
             Route(
                 "POST",
@@ -168,6 +170,7 @@ class InviteRoutes:
                 body=InviteAct,
                 answer=InviteDone,
                 act="ban invite",
+                needs_run=True,
                 about=_about_act,
             ),
             Route(
@@ -179,6 +182,7 @@ class InviteRoutes:
                 body=InviteAct,
                 answer=InviteDone,
                 act="enable invite",
+                needs_run=True,
                 about=_about_act,
             ),
         ]

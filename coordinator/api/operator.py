@@ -133,6 +133,7 @@ class ActRoutes:
                 body=PeersAct,
                 answer=PeersDone,
                 act="peers",
+                needs_run=True,
                 about=_about_peers,
                 outcome=_outcome_of_peers,
             ),
@@ -144,6 +145,7 @@ class ActRoutes:
                 "Set the price of peers.",
                 body=PriceAct,
                 act="price",
+                needs_run=True,
             ),
             Route(
                 "GET",
@@ -162,6 +164,7 @@ class ActRoutes:
                 body=SettingsChange,
                 answer=RunSettings,
                 act="settings",
+                needs_run=True,
             ),
             Route(
                 "POST",
@@ -171,6 +174,7 @@ class ActRoutes:
                 "Predict the consequences of a change or an act.",
                 body=PreviewAsked,
                 answer=Preview,
+                needs_run=True,
             ),
         ]
 

@@ -50,6 +50,7 @@ class ProfileRoutes:
                 body=ProfileWanted,
                 answer=ProfileStatus,
                 act="profile",
+                needs_run=True,
             ),
             Route(
                 "GET",

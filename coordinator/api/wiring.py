@@ -16,6 +16,7 @@ from coordinator.api.observed_address import ObservedAddressRoutes
 from coordinator.api.operator import ActRoutes
 from coordinator.api.profiles import ProfileRoutes
 from coordinator.api.rollouts import RolloutRoutes
+from coordinator.api.run_control import RunControlRoutes
 from coordinator.api.speed_test import Speed
 from coordinator.api.suitability import SuitabilityRoutes
 from coordinator.api.views import ViewRoutes
@@ -40,6 +41,7 @@ from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.shell import Shell
 from coordinator.views.alerts import Health
 from coordinator.views.registry import ViewedRun
+from rollcast.runtime.errors import RunOver
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.web.assets import STATIC, Assets
 from rollcast.wire.ids import RunId
@@ -97,6 +99,7 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
         *TokenRoutes(tokens).routes(),
         *audit_routes(audit),
         *ActRoutes(shell.core, orders.give, previews, _fleet_limit(coordinator)).routes(),
+        *RunControlRoutes(shell.core, orders.give, _usd_per_hour(coordinator)).routes(),
         *_evaluation_routes(coordinator),
         *ProfileRoutes(shell).routes(),
         *FleetRoutes(coordinator.fleet_handle).routes(),
@@ -109,7 +112,36 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
     ]
     routes.append(description_route(routes))
     assets = Assets.of({"/": PAGES, "/web/": STATIC})
-    return HttpApp(routes, hub, gate, audit, assets, hosts, (views.sampling,), addresses, coordinator.run_id)
+    return HttpApp(
+        routes,
+        hub,
+        gate,
+        audit,
+        assets,
+        hosts,
+        (views.sampling,),
+        addresses,
+        coordinator.run_id,
+        run_over=lambda: run_over(shell.ended_because, for_good=shell.ended_for_good),
+    )
+
+
+def run_over(ended_because: str, *, for_good: bool) -> RunOver | None:
+    """Return the error that refuses to change a run that has ended for this reason; None while the reason is empty."""
+    if not ended_because:
+        return None
+    if for_good:
+        fix = "read it with `rollcast report`, `samples`, `explain` and `why`, use its policy with `rollcast eval` and"
+        return RunOver(
+            "the run is over: nothing about it can be changed any more",
+            cause=f"it ended: {ended_because}",
+            fix=f"{fix} `export`, or start another run",
+        )
+    return RunOver(
+        "this coordinator is ending: the run goes on once it is started again",
+        cause=f"it ends: {ended_because}",
+        fix="start the coordinator again, then repeat the command",
+    )
 
 
 def _evaluation_routes(coordinator: HttpParts) -> list[Route]:
@@ -126,6 +158,17 @@ def _fleet_limit(coordinator: HttpParts) -> Callable[[], float | None]:
         return None if fleet is None else fleet.manager.budget.limits.usd_per_hour_max
 
     return limit
+
+
+def _usd_per_hour(coordinator: HttpParts) -> Callable[[], float]:
+    """Return a function that reads what the run's workers cost now, in US dollars an hour."""
+
+    def read() -> float:
+        core = coordinator.shell.core
+        rented = coordinator.fleet_handle.spending(core.state.accounts.accepted)
+        return float(core.activation_status().usd_per_hour if rented is None else rented["usd_per_hour"])
+
+    return read
 
 
 def _views(coordinator: HttpParts) -> HttpViews:

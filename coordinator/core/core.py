@@ -96,7 +96,7 @@ from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_s
 from coordinator.core.status.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
 from coordinator.core.status.wait_causes import WaitCauses
 from coordinator.core.traversal.traversal import Traversal
-from rollcast.wire.ids import Epoch, PeerId, RolloutId, Version
+from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
@@ -160,6 +160,15 @@ class CoordinatorCore:
     def recorded_batches(self) -> int:
         """Number of recorded batches, which are those of the steps below it."""
         return self._state.batches.recorded
+
+    @property
+    def paused(self) -> bool:
+        """Whether the operator has paused the run, so that no batch is formed."""
+        return bool(self._state.paused)
+
+    def is_last(self, step: Step) -> bool:
+        """Return whether no batch is formed for this step or later ones, because the operator ends the run."""
+        return self._state.last_step is not None and step >= self._state.last_step
 
     @property
     def origin(self) -> Member | None:

@@ -1,4 +1,4 @@
-"""Carry out the operator's orders: drain, ban and enable peers, and change S, kappa and the budget.
+"""Carry out the operator's orders: drain, ban and enable peers, change S, kappa and the budget, pause and end the run.
 
 A drained peer finishes its leases, gets no new work and does not relay: its children get another parent with the next
 plan. It continues to receive versions, so that enabling it takes effect at once. A banned peer's leases go to other
@@ -14,7 +14,7 @@ from coordinator.core.activation.activation import Activation
 from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
-from coordinator.core.decisions.rollouts import drop_stale
+from coordinator.core.decisions.rollouts import drop_stale, form_batch
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,
@@ -33,6 +33,9 @@ from coordinator.core.events.operator_events import (
     PeerPinned,
     PricesChanged,
     PublishPeriodChanged,
+    RunFinishing,
+    RunPaused,
+    RunResumed,
     StalenessLimitChanged,
 )
 from coordinator.core.events.prices import Budget
@@ -67,8 +70,44 @@ class Operator:
                 return self._period_changed(order, now)
             case BudgetChanged():
                 return self._budget_changed(order, now)
+            case RunPaused():
+                return self._paused(order)
+            case RunResumed():
+                return self._resumed(order, now)
+            case RunFinishing():
+                return self._finishing(order, now)
             case _:
                 assert_never(order)
+
+    # ---------------------------------------------------------------- the run
+
+    def _paused(self, order: RunPaused) -> list[Action]:
+        """Give out no more work and form no batch. Work in progress is finished and kept: no step makes it older."""
+        state = self._state
+        if state.paused or state.last_step is not None:
+            return []
+        state.paused = _in_words("paused", order.reason)
+        return [Note("paused", "run", state.paused)]
+
+    def _resumed(self, order: RunResumed, now: float) -> list[Action]:
+        state = self._state
+        if not state.paused:
+            return []
+        state.paused = ""
+        self._activation.observe_soon(now)
+        note = Note("resumed", "run", _in_words("resumed", order.reason))
+        return [note, *form_batch(state, now), *issue(state, now)]
+
+    def _finishing(self, order: RunFinishing, now: float) -> list[Action]:
+        """Form no batch from this step on: the learner finishes instead of waiting for it."""
+        state = self._state
+        if state.last_step is not None:
+            return []
+        state.paused, state.last_step = "", max(order.last_step, state.batches.next_step)
+        state.batches.wanted = None
+        state.late_wait.cancel(now)
+        words = _in_words("ended", order.reason)
+        return [Note("finishing", "run", f"{words}; the learner finishes after step {state.last_step}")]
 
     # ---------------------------------------------------------------- peers
 

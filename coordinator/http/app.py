@@ -19,7 +19,7 @@ from coordinator.http.requests import BODY_BYTES_MAX, JSON, answer_to, call_of, 
 from coordinator.http.routes import Answer, Call, Caller, RawRoute, Route
 from coordinator.http.stream import Hub
 from rollcast.runtime import finite_json
-from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError
+from rollcast.runtime.errors import MalformedMessage, NotAllowed, RollcastError, RunOver
 from rollcast.web.assets import Assets
 from rollcast.web.headers import NO_STORE, RUN_HEADER, SECURITY_HEADERS
 
@@ -62,6 +62,8 @@ class HttpApp:
     kept: KeptConnections | None = None
     run_id: str = ""
     """Id of the run, which every answer names: a port may have belonged to another run before."""
+    run_over: Callable[[], RunOver | None] = lambda: None
+    """Returns the error that refuses to change a run that has ended; None while it goes on."""
     active: Counter[asyncio.BaseTransport] = field(default_factory=Counter)
     """The connections with a request in progress."""
     refused: Counter[str] = field(default_factory=Counter)
@@ -151,7 +153,7 @@ class HttpApp:
                 raise
             call = await call_of(route, caller, request)
             async with asyncio.timeout(ANSWER_DEADLINE_S):
-                answer = await (self._acted(route, call) if route.act else route.handler(call))
+                answer = await (self._acted(route, call) if route.act else self._handled(route, call))
             return web.Response(text=_text(answer), content_type=JSON)
 
         return handle
@@ -163,10 +165,15 @@ class HttpApp:
         check_site(request.method, request.headers)
         return caller
 
+    async def _handled(self, route: Route, call: Call) -> Answer:
+        if route.needs_run and (over := self.run_over()) is not None:
+            raise over
+        return await route.handler(call)
+
     async def _acted(self, route: Route, call: Call) -> Answer:
         subject, detail = (route.about or _about)(call)
         try:
-            answer = await route.handler(call)
+            answer = await self._handled(route, call)
         except BaseException as error:  # cancellation included: the act may have taken effect already
             why = f"{error.code}: {error.what}" if isinstance(error, RollcastError) else type(error).__name__
             await self.audit.done(call.caller, route.act, subject, detail, why)

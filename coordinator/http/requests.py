@@ -10,7 +10,15 @@ from pydantic import BaseModel, ValidationError
 
 from coordinator.http.auth import LOOPBACK, STRANGER
 from coordinator.http.routes import Call, Caller, Route
-from rollcast.runtime.errors import MalformedMessage, NotAllowed, NotProfiled, RollcastError, StoreError, WaitTimedOut
+from rollcast.runtime.errors import (
+    MalformedMessage,
+    NotAllowed,
+    NotProfiled,
+    RollcastError,
+    RunOver,
+    StoreError,
+    WaitTimedOut,
+)
 from rollcast.wire.joining.error_json import error_to_json
 
 BODY_DEADLINE_S = 5.0
@@ -109,7 +117,7 @@ def answer_to(error: Exception, caller: Caller) -> web.Response | None:
             return error_response(error.status, MalformedMessage(what, fix=fix), headers)
         case TimeoutError():
             return error_response(408, MalformedMessage("the request took too long"))
-        case NotProfiled():
+        case NotProfiled() | RunOver():
             return error_response(409, error)
         case StoreError() | WaitTimedOut():
             return error_response(503, error)

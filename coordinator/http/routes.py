@@ -81,6 +81,7 @@ class Route:
         act: name of the act in the audit log; empty for routes that change nothing.
         about: returns subject and detail for the audit log; None: the path's parameters and the body as JSON.
         outcome: returns the audit log's outcome of an answer; None: "done".
+        needs_run: whether the route concerns a run that goes on; it is refused once the run has ended.
     """
 
     method: Method
@@ -94,6 +95,7 @@ class Route:
     act: str = ""
     about: Callable[[Call], tuple[str, str]] | None = None
     outcome: Callable[[Any], str] | None = None
+    needs_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,9 @@ from coordinator.core.events.operator_events import (
     PeerPinned,
     PricesChanged,
     PublishPeriodChanged,
+    RunFinishing,
+    RunPaused,
+    RunResumed,
     StalenessLimitChanged,
 )
 from coordinator.core.events.prices import Budget, Price
@@ -41,7 +44,7 @@ _ValueT = TypeVar("_ValueT")
 
 
 class OperatorNote(msgspec.Struct, frozen=True):
-    """The operator's reason for draining or banning a peer, the name that it had, and its invite if that was banned."""
+    """The operator's reason for an order, the name that the peer had, and its invite if that was banned."""
 
     reason: str = ""
     name: str = ""
@@ -58,6 +61,8 @@ class Orders(msgspec.Struct):
     staleness_limit: int | None = None
     publish_every_steps: int | None = None
     budget: Budget | None = None
+    paused: OperatorNote | None = None
+    finishing: RunFinishing | None = None
 
     def check(self, order: Order) -> None:
         """Check that an order fits within the limits; beyond them the oldest pins and drained peers are discarded.
@@ -90,6 +95,12 @@ class Orders(msgspec.Struct):
                 self.publish_every_steps = period
             case BudgetChanged(budget):
                 self.budget = budget
+            case RunPaused(reason):
+                self.paused = OperatorNote(reason)
+            case RunResumed():
+                self.paused = None
+            case RunFinishing():
+                self.finishing = self.finishing or order
             case _:
                 assert_never(order)
 
@@ -103,6 +114,10 @@ class Orders(msgspec.Struct):
             found.append(PricesChanged(self.prices))
         if self.budget is not None:
             found.append(BudgetChanged(self.budget))
+        if self.finishing is not None:
+            found.append(self.finishing)
+        elif self.paused is not None:
+            found.append(RunPaused(self.paused.reason))
         return found + self._changed_rules(rules)
 
     def _changed_rules(self, rules: StalenessRules) -> list[Order]:

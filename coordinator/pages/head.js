@@ -7,7 +7,7 @@ import { useNow, useStore } from "/web/store.js";
 import { href } from "/web/router.js";
 import { askToSignIn } from "./session.js";
 
-const PHASE_TONE = { training: "accent", finished: "good", stopped: "warn", starting: "" };
+const PHASE_TONE = { training: "accent", finished: "good", stopped: "warn", starting: "", paused: "warn", finishing: "accent" };
 const LATE_MS = 3_500; // the stream has one message per second
 
 export const ended = (overview) => Boolean(overview && (overview.phase === "finished" || overview.phase === "stopped"));

@@ -59,7 +59,7 @@ const PACE_STEPS = 4; // the first steps include what is compiled, and would for
 /** Time that the remaining steps take at the present pace. */
 function left(overview) {
   const period = overview.staleness?.step_period_s;
-  if (ended(overview) || !period || overview.step < PACE_STEPS || overview.step >= overview.steps) return "";
+  if (ended(overview) || overview.phase === "paused" || !period || overview.step < PACE_STEPS || overview.step >= overview.steps) return "";
   return `, about ${duration(period * (overview.steps - overview.step))} left at this pace`;
 }
 

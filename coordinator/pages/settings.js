@@ -3,6 +3,8 @@ import { html, useState } from "/web/vendor/htm-preact.js";
 import { post, useGet } from "/web/api.js";
 import { clock, known } from "/web/format.js";
 import { Badge, Button, Card, CopyButton, Dialog, Empty, Field, PageHead, Problem, Select, toast } from "/web/parts.js";
+import { useTopic } from "/web/stream.js";
+import { RunActs } from "./run_acts.js";
 import { useMay } from "./session.js";
 import { SettingsForm } from "./settings_form.js";
 
@@ -10,10 +12,10 @@ const NAME = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 const ROLES = [["viewer", "viewer: can read everything"], ["operator", "operator: can act on workers and the run"], ["admin", "admin: can also create tokens"]];
 
 export function Page() {
-  const isAdmin = useMay("admin");
+  const isAdmin = useMay("admin"), overview = useTopic("overview");
   return html`<${PageHead} title="Settings" note="They apply to this run at once and survive a restart." />
     <div class="stack">
-      <${Card} title="The run"><${SettingsForm} /><//>
+      <${Card} title="The run" actions=${html`<${RunActs} phase=${overview?.phase} />`}><${SettingsForm} /><//>
       ${isAdmin && html`<${Tokens} />`}
     </div>`;
 }

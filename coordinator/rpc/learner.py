@@ -176,10 +176,12 @@ class LearnerCalls:
         step = Step(min(request.step, limits.COUNTER_MAX))
         if step > self._shell.core.recorded_batches:
             raise _ledger_is_older(step, self._shell.core.recorded_batches)
-        wait_s = min(max(request.wait_s, 0.0), BATCH_WAIT_S_MAX)
+        wait_s = 0.0 if self._shell.core.is_last(step) else min(max(request.wait_s, 0.0), BATCH_WAIT_S_MAX)
         served = await self._shell.batch(step, wait_s)
         if served is None:
-            header = pb.BatchHeader(step=step, ready=False, waiting_for=self._shell.waiting_for())
+            core = self._shell.core
+            header = pb.BatchHeader(step=step, ready=False, waiting_for=self._shell.waiting_for(), paused=core.paused)
+            header.final = core.is_last(step)
             await _write_all(context, [pb.BatchPart(header=header)])
             return
         size, parts = await self._shell.batches.read(step)
@@ -310,7 +312,7 @@ def _batch_parts(rollouts: Iterable[pb.TrainingRollout]) -> Iterator[pb.BatchPar
 
 def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:
     return CheckpointError(
-        f"the learner requests the batch of step {step}, but the coordinator has recorded only {recorded} batches",
+        f"the learner requests the batch of step {step + 1}, but the coordinator has recorded only {recorded} batches",
         cause="the coordinator's ledger is older than the learner's state",
         fix="restore the ledger and the checkpoint from the same time, or start a new run",
     )

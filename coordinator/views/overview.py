@@ -10,16 +10,16 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.members.progress import RECENT_STEPS, WaitStage
+from coordinator.core.members.progress import LEARNER_LIMITS_SHARE, RECENT_STEPS, WaitStage
 from coordinator.core.status.status import RunStatus
 from coordinator.views.alerts import Alert
-from coordinator.views.phrases import sentence
+from coordinator.views.phrases import duration, sentence
 
 #: Seconds for which the learner may wait for a batch before the page shows it: some learners wait at every step.
 BATCH_WAIT_SHOWN_S = 5.0
-#: Share of the learner's time above which its own step, and nothing else, limits the run.
-LEARNER_LIMITS_SHARE = 0.85
 #: What the learner waits for, as the object of "it waits for".
+#: What a paused run's sentence ends with.
+RESUME = "Work in progress is finished and kept; `rollcast run resume` goes on."
 _STAGES: Mapping[WaitStage, str] = {
     "no peer": "a worker to connect",
     "broadcast": "workers to receive a version",
@@ -28,6 +28,7 @@ _STAGES: Mapping[WaitStage, str] = {
     "score": "scores",
     "store": "batches to be stored",
     "pacing": "rollouts that S holds back",
+    "paused": "an operator to resume it",
 }
 #: The learner's own step is shown as a wait once it takes so many times the median, and so many seconds.
 STEP_SHOWN_TIMES, STEP_SHOWN_S = 3.0, 30.0
@@ -113,7 +114,9 @@ def waiting_view(state: CoreState, status: RunStatus, alerts: Sequence[Alert] = 
         "since_s": round(status.waiting_since_s, 1),
         "next": status.next,
         "sentence": (
-            sentence(status.waiting_for, status.waiting_since_s, status.next)
+            f"{state.paused.capitalize()}, {duration(status.waiting_since_s)} ago. {RESUME}"
+            if status.phase == "paused"
+            else sentence(status.waiting_for, status.waiting_since_s, status.next)
             if _wait_costs(state, status)
             else f"{_health(alerts)}: {_learner_does(status)}.{limits(state)}"
         ),

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from rollcast.cli.options import RunOptions
-from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable, WrongKey
+from rollcast.runtime.errors import ConfigError, RunFolderError, RunOver, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
-from rollcast.runtime.run_folder import RunFolder, no_run
+from rollcast.runtime.run_folder import RunFolder, is_of_up, no_run
 from rollcast.web.headers import RUN_HEADER
 from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.joining.error_json import error_from_json
@@ -112,6 +112,7 @@ async def fetch(session: aiohttp.ClientSession, target: Target, path: str) -> di
     Raises:
         RunFolderError, ConfigError, WrongKey: see Target.
         Unreachable: no coordinator answers there.
+        RunOver: the run has ended, and its coordinator with it.
         MalformedMessage: the answer is not a JSON object, or too long.
         RollcastError: the error that the coordinator answers with.
     """
@@ -186,15 +187,18 @@ def _bearing(token: str, url: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _unreachable(target: Target, url: str, error: Exception) -> Unreachable:
+def _unreachable(target: Target, url: str, error: Exception) -> RunOver | Unreachable:
     """Return why no coordinator answers: often its run is over."""
     summary = RunFolder(target.run_folder).summary
     if not target.url and summary.exists():
-        ended = json.loads(summary.read_text()).get("ended_because") or "see summary.json"
-        return Unreachable(
-            f"the run in {target.run_folder} is over, and its coordinator has ended with it",
-            cause=f"the run ended: {ended}",
-            fix="read its folder with `rollcast report`, `samples`, `explain` and `why`",
+        written = json.loads(summary.read_text())
+        read = "read its folder with `rollcast report`, `samples`, `explain` and `why`"
+        finished = written.get("phase") == "finished"
+        go_on = f"`rollcast up --continue {target.run_folder}`" if is_of_up(target.run_folder) else "its coordinator"
+        return RunOver(
+            f"the run in {target.run_folder} {'is over' if finished else 'was stopped'}, and its coordinator with it",
+            cause=f"it ended: {written.get('ended_because') or 'see summary.json'}",
+            fix=read if finished else f"{read}, or start {go_on} to go on",
         )
     number = error.errno if isinstance(error, OSError) else None
     return Unreachable(

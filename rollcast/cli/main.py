@@ -54,6 +54,7 @@ _COMMANDS = {
             "dashboard:dashboard",
             "Print or open the address of a run's dashboard, signed in with the run's admin key.",
         ),
+        "run": ("run.control:app", "Show what a run does now; pause, resume or finish it."),
         "workers": ("run.workers:app", "List, drain, ban, enable and pin the workers of a run."),
         "invite": ("run.invite:app", "Create, list and revoke invites for donors."),
         "token": ("run.token:app", "Create, list and revoke access tokens for a run's dashboard and API."),

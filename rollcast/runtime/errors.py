@@ -9,6 +9,7 @@
     ├── MachineUnfit           RC106  exit 69   a machine has too little memory, disk or speed for a run
     ├── ShadowedPackage        RC107  exit 69   another package has the name of one of Rollcast's
     ├── ReleaseMismatch        RC108  exit 76   the run expects another release of Rollcast
+    ├── RunOver                RC109  exit 69   the run has ended: nothing about it can be changed any more
     ├── WaitTimedOut           RC201  exit 75   a wait reached its deadline
     ├── NoPeers                RC202  exit 75   no peer is connected that can generate rollouts
     ├── Unreachable            RC203  exit 69   another process cannot be reached
@@ -129,6 +130,10 @@ class ShadowedPackage(RollcastError):
 
 class ReleaseMismatch(RollcastError):
     code, exit_code = "RC108", 76
+
+
+class RunOver(RollcastError):
+    code, exit_code = "RC109", 69
 
 
 class WaitTimedOut(RollcastError):

@@ -16,6 +16,7 @@ from rollcast.runtime.errors import (
     MalformedMessage,
     RollcastError,
     RunFolderError,
+    RunOver,
     StoreError,
     Unreachable,
     WrongKey,
@@ -185,3 +186,22 @@ async def test_reading_carries_a_token_only_where_that_is_safe(tmp_path: Path, m
     with pytest.raises(ConfigError, match="without TLS"):
         await fetched(Target(tmp_path, "http://192.0.2.1:1"))
     await server.close()
+
+
+@pytest.mark.parametrize(
+    ("phase", "of_up", "fix"),
+    [
+        ("finished", True, "read its folder with `rollcast report`, `samples`, `explain` and `why`"),
+        ("stopped", True, "rollcast up --continue"),
+        ("stopped", False, "start its coordinator to go on"),
+    ],
+)
+async def test_a_run_that_is_over_says_what_to_do_instead(tmp_path: Path, phase: str, of_up: bool, fix: str) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"phase": phase, "ended_because": phase}))
+    if of_up:
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config" / "up.json").write_text("{}")
+    with pytest.raises(RunOver) as over:
+        await fetched(in_folder(tmp_path, "http://127.0.0.1:1"))
+    assert over.value.cause == f"it ended: {phase}"
+    assert fix in over.value.fix

@@ -93,7 +93,7 @@ async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:
             assert await peer.next("announcement") == announcement
             waiting = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=0.05))]
             assert [part.header.ready for part in waiting] == [False]
-            assert "batch of step 0" in waiting[0].header.waiting_for
+            assert "batch of step 1" in waiting[0].header.waiting_for
             batch = asyncio.create_task(fetch_batch(learner, 0))
             await work(peer, info)
             header, *rollouts = await batch
@@ -108,6 +108,34 @@ async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:
         coordinator.stop.set()
         assert await coordinator.ended() == 0
         check_what_is_left(coordinator)
+
+
+async def test_the_learner_is_told_of_a_pause_and_of_an_early_end(tmp_path: Path) -> None:
+    async with running(tmp_path) as coordinator, Member(await coordinator.join("origin"), "origin") as origin:
+        await origin.hello()
+        async with Member(await coordinator.join("learner")) as learner:
+            info = await open_run(learner, coordinator)
+            await learner.stub.Announce(version(info.run_id, coordinator.learner_identity))
+
+            async def header() -> pb.BatchHeader:
+                (part,) = [part async for part in learner.stub.NextBatch(pb.BatchRequest(step=0, wait_s=0.05))]
+                return part.header
+
+            assert not (await header()).paused
+            await act_on_run(coordinator, "pause")
+            assert ((await header()).paused, (await header()).final) == (True, False)
+            await act_on_run(coordinator, "finish")
+            assert ((await header()).paused, (await header()).final) == (False, True)
+            await learner.stub.ReportStatus(pb.LearnerStatus(phase="finished"))
+        assert await coordinator.ended() == 0
+    assert json.loads(coordinator.folder.summary.read_text())["ended_because"] == "finished"
+
+
+async def act_on_run(coordinator: Running, act: str) -> None:
+    key = (coordinator.folder.secrets / "operator.key").read_text().strip()
+    url, headers = f"{coordinator.http_url}/api/v1/acts/run", {"Authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession() as client, client.post(url, json={"act": act}, headers=headers) as response:
+        assert (response.status, (await response.json())["changes"]) == (200, True)
 
 
 async def check_the_page_stays(coordinator: Running) -> None:

@@ -102,6 +102,8 @@ class Script:
     evaluated_by_peers: bool = False  # otherwise the learner has to sample evaluations itself
     newest_usable_version: Callable[[int], int] | None = None  # step -> version; default: the newest announced
     batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
+    paused: bool = False  # what is said of a batch that is not ready
+    final_from: int | None = None  # no batch is formed from this step on: the operator ends the run
     examples_error: RollcastError | None = None
     examples_in_time: list[int] = field(default_factory=list)  # that each call brings before its deadline; then all
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
@@ -236,8 +238,12 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> AsyncIterator[pb.BatchPart]:
         step = request.step
         replayed = step in self.batches
+        if self.script.final_from is not None and step >= self.script.final_from:
+            yield pb.BatchPart(header=pb.BatchHeader(step=step, ready=False, final=True))
+            return
         if not replayed and not await self._may_form(step, request.wait_s):
-            yield pb.BatchPart(header=pb.BatchHeader(step=step, ready=False, waiting_for="rollouts of a script"))
+            header = pb.BatchHeader(step=step, waiting_for="rollouts of a script", paused=self.script.paused)
+            yield pb.BatchPart(header=header)
             return
         rollouts = self.batches.setdefault(step, self._form(step))
         self.served.append((step, replayed))

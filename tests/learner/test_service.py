@@ -380,10 +380,25 @@ async def test_a_batch_that_breaks_the_rules_stops_the_learner(
 
 async def test_waiting_for_a_batch_times_out_and_names_the_reason(world: World, script: Script) -> None:
     script.batch_gate = asyncio.Event()
-    with pytest.raises(WaitTimedOut, match="batch of step 0") as caught:
+    with pytest.raises(WaitTimedOut, match="batch of step 1") as caught:
         await run(config(world, batch_timeout_s=1.0), asyncio.Event())
     assert "rollouts of a script" in caught.value.cause
     assert "waiting" in world.coordinator.phases
+
+
+async def test_an_operator_may_pause_and_end_the_run(world: World, script: Script) -> None:
+    """The wait of a pause is not held against the run; the step before the end is the last, with its own version."""
+    script.batch_gate, script.paused, script.final_from, script.kappa = asyncio.Event(), True, 2, lambda step: 3
+    async with running(config(world, batch_timeout_s=0.5), asyncio.Event()) as learner:
+        await world.coordinator.until(lambda: "waiting" in world.coordinator.phases)
+        await asyncio.sleep(1.0)
+        script.paused = False
+        script.batch_gate.set()
+        assert await learner == 0
+    assert [report.step for report in world.coordinator.step_reports] == [1, 2]
+    assert world.coordinator.announced == [0, 2], "the policy of the last step is published although kappa is 3"
+    assert world.coordinator.phases[-1] == "finished"
+    assert (world.run_folder / "checkpoints" / "2.json").exists()
 
 
 async def test_stop_while_waiting_is_quick_and_keeps_the_state(world: World, script: Script) -> None:

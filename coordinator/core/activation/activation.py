@@ -140,7 +140,7 @@ class Activation:
     def tick(self, now: float) -> list[Action]:
         """Measure the run if that is due."""
         replanner = self._replanner
-        if replanner is None or self._state.ended:
+        if replanner is None or self._state.ended or self._state.holds_work:
             return []
         back = self._replace_absent(now) if self._restored else []
         if now >= self._observe_at:

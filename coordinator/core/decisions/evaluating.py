@@ -184,7 +184,7 @@ def give(state: CoreState, member: Member, now: float) -> list[Action]:
     training, what it delivered limits them, and not only what it asks for.
     """
     book = state.evaluations
-    if state.scoring.pause is not None or not book.has_open() or not _may_evaluate(state, member, now):
+    if state.paused or state.scoring.pause is not None or not book.has_open() or not _may_evaluate(state, member, now):
         return []
     asked = int(state.settings.prefetch_batches * member.concurrent_rollouts)
     room = min(asked, state.allowances.most_of(member.reputation.earned)) - len(book.held_by(member.peer_id))
@@ -217,7 +217,8 @@ def _may_evaluate(state: CoreState, member: Member, now: float) -> bool:
 
 def _share(state: CoreState) -> float:
     """Return the share of the fleet's slots that evaluations may have: all of them once every batch was formed."""
-    return 1.0 if state.batches.next_step >= state.settings.steps else state.settings.evaluation_share
+    is_last = state.last_step is not None or state.batches.next_step >= state.settings.steps
+    return 1.0 if is_last else state.settings.evaluation_share
 
 
 def _has_version(state: CoreState, member: Member, evaluation: Evaluation) -> bool:

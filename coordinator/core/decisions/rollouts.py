@@ -194,7 +194,8 @@ class Rollouts:
     def _store_game(self, group: Group, first: int, game: Game, end: EpisodeEnd) -> list[Action]:
         """Fill the slots of a game that has ended with its episodes, and store them with their rewards, all at once."""
         state = self._state
-        state.forecast.episode_ended(game.turn_count)
+        seconds = None if game.issued_at is None else state.now - game.issued_at
+        state.forecast.episode_ended(game.turn_count, len(game.players), seconds)
         state.episodes.ended[end] += 1
         state.episodes.closed(game.episode)
         stored: list[Action] = [
@@ -396,15 +397,17 @@ def batch_requested(state: CoreState, event: BatchRequested, now: float) -> list
     if batches.recording is not None and batches.recording.step == event.step:
         return []  # served when it is recorded
     if event.step != batches.next_step or event.step >= state.settings.steps:
-        expected = f"the next batch is for step {batches.next_step} of {state.settings.steps}"
-        return [Note("batch_out_of_order", f"step {event.step}", expected)]
+        expected = f"the next batch is for step {batches.next_step + 1} of {state.settings.steps}"
+        return [Note("batch_out_of_order", f"step {event.step + 1}", expected)]
+    if state.last_step is not None:
+        return []
     batches.wanted = event.step
     return drop_stale(state) + form_batch(state, now)
 
 
 def form_batch(state: CoreState, now: float) -> list[Action]:
     """Form the batch that the learner waits for, if enough groups are ready and young enough."""
-    if state.batches.wanted is None:
+    if state.batches.wanted is None or state.holds_work:
         state.late_wait.cancel(now)
         return []
     if state.book.ready_count < state.settings.groups_per_step:

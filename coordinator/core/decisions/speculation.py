@@ -36,7 +36,12 @@ class Speculation:
 
     def tick(self, now: float) -> list[Action]:
         """Give idle peers second attempts; called when all other work was given out."""
-        if self._state.ended or now - self._checked_at < _CHECK_EVERY_S or not _may_duplicate(self._state):
+        if (
+            self._state.ended
+            or self._state.holds_work
+            or now - self._checked_at < _CHECK_EVERY_S
+            or not _may_duplicate(self._state)
+        ):
             return []
         self._checked_at = now
         return _second_attempts(self._state, now)

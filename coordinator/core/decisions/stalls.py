@@ -9,7 +9,8 @@ from coordinator.core.events.actions import FailRun
 class Stalls:
     """Measures for how long a process has been missing. All times are the core's clock in seconds.
 
-    Missing peers count only once there is a version for them: a warm start may take longer than the peers' timeout.
+    Missing peers count only once there is a version for them, as a warm start may take longer than the peers' timeout,
+    and not while the run is paused.
     """
 
     def __init__(self, state: CoreState) -> None:
@@ -28,7 +29,7 @@ class Stalls:
             self._no_origin_since = None
         elif self._no_origin_since is None:
             self._no_origin_since = now
-        if state.members.worker_count or state.newest_version is None:
+        if state.members.worker_count or state.newest_version is None or state.paused:
             self.no_peer_since = None
         elif self.no_peer_since is None:
             self.no_peer_since = now

@@ -47,7 +47,7 @@ from coordinator.core.reach.address_book import ReachBook
 from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
 from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce, StalenessFigures
-from rollcast.wire.ids import Epoch, PeerId
+from rollcast.wire.ids import Epoch, PeerId, Step
 from rollcast.wire.rollouts import Sampling
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
@@ -117,6 +117,13 @@ class CoreState:
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
+        self.paused = ""  # why the operator paused the run, empty while it goes on
+        self.last_step: Step | None = None  # the first step whose batch is not formed, as the operator ends the run
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether no work for training is given out and no batch formed, because the run is paused or finishing."""
+        return bool(self.paused) or self.last_step is not None
 
     @property
     def sampling_now(self) -> Sampling:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from capacity.model.workers import Pin
 from coordinator.core.events.prices import Budget, Price
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,28 @@ class BudgetChanged:
     budget: Budget
 
 
+@dataclass(frozen=True, slots=True)
+class RunPaused:
+    """The operator paused the run: no work is given out and no batch is formed until it is resumed."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """The operator resumed the paused run."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinishing:
+    """The operator ends the run early: no batch is formed from ``last_step`` on, and the learner finishes."""
+
+    last_step: Step
+    reason: str = ""
+
+
 Order = (
     PeerPinned
     | PeerDrained
@@ -84,4 +106,7 @@ Order = (
     | StalenessLimitChanged
     | PublishPeriodChanged
     | BudgetChanged
+    | RunPaused
+    | RunResumed
+    | RunFinishing
 )

@@ -15,6 +15,7 @@ from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.learner_profile import ProfileStatus
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
+from coordinator.core.members.progress import LEARNER_LIMITS_SHARE
 from coordinator.core.status.peers import (
     PEERS_SHOWN_MAX,
     PeersInState,
@@ -187,6 +188,10 @@ class WaitingWatch:
             return "origin", 0
         if state.newest_version is None:
             return "first_version" if state.progress.phase else "learner", 0
+        if state.last_step is not None:
+            return "finishing", 0
+        if state.paused:
+            return "paused", 0
         if state.members.worker_count == 0:
             return "peer", 0
         if state.settings.is_cell:
@@ -218,6 +223,10 @@ class WaitingWatch:
             case "first_version":
                 doing = state.progress.detail or state.progress.phase
                 return f"the learner's first version ({doing})", "peers receive the version and start generating"
+            case "finishing":
+                return "the learner to finish", "the run ends"
+            case "paused":
+                return f"an operator to resume it ({state.paused})", "`rollcast run resume` continues it"
             case "peer":
                 here = state.members.has_role("peer")
                 left_s = state.settings.no_peer_timeout_s - (0.0 if no_peer_since is None else now - no_peer_since)
@@ -231,16 +240,19 @@ class WaitingWatch:
     def _learner_words(self) -> tuple[str, str]:
         state = self._state
         if state.batches.recording is not None:
-            return f"the ledger to record batch {state.batches.recording.step}", "the batch is served to the learner"
+            return (
+                f"the ledger to record the batch of step {state.batches.recording.step + 1}",
+                "the batch is served to the learner",
+            )
         if state.batches.recorded >= state.settings.steps:
             return "the learner to finish", "the run ends"
         doing = state.progress.detail or state.progress.phase or "starting"
-        return f"the learner ({doing})", f"the learner requests the batch of step {state.batches.next_step}"
+        return f"the learner ({doing})", f"the learner requests the batch of step {state.batches.next_step + 1}"
 
     def _batch_words(self) -> tuple[str, str]:
         state = self._state
         wanted, ready = state.settings.groups_per_step, state.book.ready_count
-        text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
+        text = f"prompt groups for the batch of step {state.batches.next_step + 1}: {ready} of {wanted} are ready"
         oldest_useful = state.batches.next_step - state.rules.gate(state.batches.next_step)
         if state.scoring.pause is not None:
             what = state.scoring.pause.reason.partition("\n")[0]
@@ -262,12 +274,18 @@ class WaitingWatch:
                 f"{text}; held back for a group that would be too old for the next one",
                 "the group arrives or is left out",
             )
-        too_few = steps_too_few(state)
+        too_few = 0 if _learner_is_busy(state) else steps_too_few(state)
         if too_few:
             why = f"S = {state.rules.limit} is too small by {too_few} for the time that rollouts take here"
             return f"{text}; {why}", "work is issued by counting groups only, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts in flight, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
+
+
+def _learner_is_busy(state: CoreState) -> bool:
+    """Whether the learner hardly ever waits: then S is large enough, whatever the rule says of long rollouts."""
+    busy = state.progress.recent_utilisation
+    return busy is not None and busy >= LEARNER_LIMITS_SHARE
 
 
 def steps_too_few(state: CoreState) -> int:
@@ -373,12 +391,14 @@ def _evaluations(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
 def _phase(state: CoreState) -> str:
     """Return the run's phase.
 
-    It is "starting" until the first version is announced, then "training"; at the end "finished" if the learner
-    finished the run, else "stopped".
+    It is "starting" until the first version is announced, then "training", or "paused" or "finishing" by an operator's
+    order; at the end "finished" if the learner finished the run, else "stopped".
     """
     if state.ended:
         return "finished" if state.progress.phase == "finished" else "stopped"
-    return "starting" if state.newest_version is None else "training"
+    if state.newest_version is None:
+        return "starting"
+    return "finishing" if state.last_step is not None else "paused" if state.paused else "training"
 
 
 def _staleness_needed(state: CoreState) -> int | None:

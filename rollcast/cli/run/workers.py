@@ -51,7 +51,11 @@ def show(*, all_of_them: All = False, run: RunOptions = THIS_RUN, json_output: J
     found = [
         one for one in workers if one["role"] == "peer" and (all_of_them or one["banned"] or one["state"] not in _GONE)
     ]
-    print(json.dumps({"workers": found}, indent=2) if json_output else "\n".join(lines_of(found)))
+    if json_output:
+        print(json.dumps({"workers": found}, indent=2))
+        return 0
+    ended = "" if found else str(fetch_sync(Target.of(run), "/api/v1/overview")["ended"])
+    print("\n".join(lines_of(found, ended)))
     return 0
 
 
@@ -177,8 +181,12 @@ def card_lines(answer: Mapping[str, Any]) -> list[str]:
     return lines or ["Nothing is wrong with any peer, and no invite was judged yet."]
 
 
-def lines_of(workers: list[dict[str, Any]]) -> list[str]:
-    """Return a heading and one line for each worker."""
+def lines_of(workers: list[dict[str, Any]], ended: str = "") -> list[str]:
+    """Return a heading and one line for each worker; ``ended``: why the run has ended, empty while it goes on."""
+    if not workers and ended:
+        return [
+            f"The run has ended ({ended}), and its workers have left. `rollcast workers --all` lists the last ones."
+        ]
     if not workers:
         return ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
     shown = [one for one in _SHOWN if one[0] not in _SPARSE or any(worker.get(one[0]) for worker in workers)]
@@ -187,14 +195,19 @@ def lines_of(workers: list[dict[str, Any]]) -> list[str]:
     return ["  ".join(map(_placed, row, widths, shown)).rstrip() for row in rows]
 
 
-def _state(worker: Mapping[str, Any]) -> str:
-    """Return a worker's state as the dashboard shows it: what the coordinator decided, else what it reports."""
-    decided = next((name for name in ("banned", "quarantined", "drained", "standby") if worker.get(name)), "")
-    return decided or ("ready" if worker["state"] == "idle" else str(worker["state"]))
+def state_word(member: Mapping[str, Any]) -> str:
+    """Return a member's state as every screen names it: what the coordinator decided, else what the member reports.
+
+    The origin has no other work than to serve, and a worker that waits for work is ready.
+    """
+    decided = next((name for name in ("banned", "quarantined", "drained", "standby") if member.get(name)), "")
+    if decided or member["state"] != "idle":
+        return decided or str(member["state"])
+    return "serving" if member["role"] == "origin" else "ready"
 
 
 def _cell(worker: Mapping[str, Any], key: str) -> str:
-    value = _state(worker) if key == "state" else worker.get(key)
+    value = state_word(worker) if key == "state" else worker.get(key)
     if value is None or value == "":
         return "-"
     if key == "last_seen_s":

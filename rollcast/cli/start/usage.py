@@ -16,20 +16,23 @@ from rollcast.runtime.errors import ConfigError
 
 #: Words that people type as commands of `rollcast` -> what they look for.
 _MEANT = {
-    "status": "`rollcast workers` and `rollcast broadcast status` show a run, `rollcast peer status` a donor's peer",
-    "run": "`rollcast up FILE.toml` runs everything on this machine",
+    "status": "`rollcast run`, `rollcast workers` and `rollcast broadcast status` show a run, `rollcast peer status` a"
+    " donor's peer",
     "start": "`rollcast up FILE.toml` runs everything on this machine, `rollcast peer join INVITE` a donor's peer",
     "train": "`rollcast up FILE.toml` trains by RL, `rollcast sft FILE.toml` on examples",
-    "stop": "Ctrl-C stops `rollcast up`, `rollcast peer finish` a donor's peer",
+    "stop": "Ctrl-C stops `rollcast up`, `rollcast run finish` ends a run early, `rollcast peer finish` a donor's peer",
+    "continue": "`rollcast up --continue RUN_FOLDER` goes on with a run that was stopped or restored",
     "origin": "`rollcast peer run FILE.toml` runs the origin, too",
     "logs": "`rollcast config paths` prints where a run's logs are, `rollcast peer logs` shows those of a donor's peer",
     "validate": "`rollcast config validate FILE.toml` checks a file",
     "plan": "`rollcast capacity plan` chooses machines, `rollcast plan-memory FILE.toml` estimates memory",
     "set": "`rollcast capacity set` changes S, kappa and the budget of a run",
+    **{word: f"`rollcast peer {word}` does this for a donor's peer" for word in ("join", "leave", "check")},
     **{
-        word: f"`rollcast peer {word}` does this for a donor's peer"
-        for word in ("join", "leave", "check", "pause", "resume", "finish", "limits")
+        word: f"`rollcast run {word}` does this for a run, `rollcast peer {word}` for a donor's peer"
+        for word in ("pause", "resume", "finish")
     },
+    "limits": "`rollcast capacity set` changes the limits of a run, `rollcast peer limits` those of a donor's peer",
 }
 
 

@@ -1078,7 +1078,7 @@ class BatchPart(_message.Message):
     def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., rollouts: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ..., unseen: _Optional[_Iterable[_Union[TrainingRollout, _Mapping]]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps", "unseen_count", "staleness_limit")
+    __slots__ = ("step", "ready", "waiting_for", "rollout_count", "replayed", "publish_every_steps", "unseen_count", "staleness_limit", "paused", "final")
     STEP_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
@@ -1087,6 +1087,8 @@ class BatchHeader(_message.Message):
     PUBLISH_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     STALENESS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     step: int
     ready: bool
     waiting_for: str
@@ -1095,7 +1097,9 @@ class BatchHeader(_message.Message):
     publish_every_steps: int
     unseen_count: int
     staleness_limit: int
-    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ..., unseen_count: _Optional[int] = ..., staleness_limit: _Optional[int] = ...) -> None: ...
+    paused: bool
+    final: bool
+    def __init__(self, step: _Optional[int] = ..., ready: _Optional[bool] = ..., waiting_for: _Optional[str] = ..., rollout_count: _Optional[int] = ..., replayed: _Optional[bool] = ..., publish_every_steps: _Optional[int] = ..., unseen_count: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., paused: _Optional[bool] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class AnnounceReply(_message.Message):
     __slots__ = ("first_time",)

@@ -17,7 +17,7 @@ from coordinator.http.routes import Answer, Call, Route
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.cli.options import RunOptions
 from rollcast.cli.run import invite, token, workers
-from rollcast.runtime.errors import ConfigError, MalformedMessage, NotAllowed
+from rollcast.runtime.errors import ConfigError, MalformedMessage, NotAllowed, RunOver
 from rollcast.wire.ids import PeerId
 from tests.coordinator.api.test_operator import Acts
 from tests.coordinator.http.serving import KEY, Given, served
@@ -92,6 +92,35 @@ async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_empty_fleet_prints_a_hint() -> None:
     assert workers.lines_of([]) == ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
+
+
+async def test_an_ended_run_gets_no_invite_and_suggests_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def no_workers(_call: Call) -> Answer:
+        return {"columns": COLUMNS, "rows": []}
+
+    async def overview(_call: Call) -> Answer:
+        return {"ended": "finished"}
+
+    async def make(_call: Call) -> Answer:
+        raise AssertionError("no invite is made")
+
+    routes = [
+        Route("GET", "/api/v1/workers", "viewer", no_workers, "Workers."),
+        Route("GET", "/api/v1/overview", "viewer", overview, "Overview."),
+        Route("POST", "/api/v1/invites", "operator", make, "Make.", needs_run=True),
+    ]
+    over = RunOver("the run is over", cause="it ended: finished", fix="read it")
+    async with served(tmp_path, Given(routes=routes, run_over=over)) as page:
+        run = run_folder(tmp_path / "run", page.url)
+        with pytest.raises(RunOver, match="the run is over") as refused:
+            await asyncio.to_thread(invite.make, run=run)
+        assert refused.value.fix == "read it"
+        await asyncio.to_thread(workers.show, run=run)
+    out = capsys.readouterr().out
+    assert out.startswith("The run has ended (finished)")
+    assert "invite" not in out
 
 
 async def test_token_is_created_listed_and_revoked(

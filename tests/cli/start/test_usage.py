@@ -21,11 +21,11 @@ def answer(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "what", "fix"),
     [
-        ("status", "there is no command `rollcast status`", "`rollcast peer status` a donor's peer"),
+        ("status", "there is no command `rollcast status`", "`rollcast run`, `rollcast workers`"),
         ("plam", "there is no command `rollcast plam`", "`rollcast --help` lists the commands"),
         ("capacity plam", "there is no command `rollcast capacity plam`", "did you mean `rollcast capacity plan`"),
         ("invite lst", "there is no command `rollcast invite lst`", "did you mean `rollcast invite list`?"),
-        ("up", "`rollcast up` lacks CONFIG", "write `rollcast up CONFIG`. CONFIG: Configuration file (TOML)"),
+        ("learner", "`rollcast learner` lacks CONFIG", "write `rollcast learner CONFIG`. CONFIG: Configuration file"),
         ("backup runs/a", "`rollcast backup` lacks TARGET", "write `rollcast backup RUN_FOLDER TARGET`"),
         ("up a.toml --set", "`rollcast up` lacks the value of --set", "write `rollcast up --set VALUE`"),
         ("up a.toml b.toml", "`rollcast up` does not take the argument 'b.toml'", "leave it out"),

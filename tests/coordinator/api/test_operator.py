@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.api.operator import ActRoutes
 from coordinator.api.settings import SettingsChange, budget_in_force, orders_of, proposed_settings, settings_of
+from coordinator.api.wiring import run_over
 from coordinator.core.activation.preview import Change, Figures, Preview
 from coordinator.core.events.operator_events import (
     BudgetChanged,
@@ -28,7 +29,7 @@ from coordinator.core.staleness.policy import RulesInForce, StalenessRules
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core_world import World, joined
-from tests.coordinator.http.serving import Given, Served, served
+from tests.coordinator.http.serving import KEY, Given, Served, served
 
 PEERS, SETTINGS, PREVIEW = "/api/v1/acts/peers", "/api/v1/acts/settings", "/api/v1/acts/settings/preview"
 
@@ -61,6 +62,29 @@ async def acting(folder: Path) -> AsyncIterator[tuple[Acts, Served]]:
     acts = Acts()
     async with served(folder, Given(routes=acts.routes)) as page:
         yield acts, page
+
+
+async def test_a_run_that_has_ended_is_not_changed(tmp_path: Path) -> None:
+    acts, over = Acts(), run_over("finished", for_good=True)
+    async with served(tmp_path, Given(routes=acts.routes, run_over=over)) as page:
+        change, drain = {"staleness_limit": 1}, {"act": "drain", "peers": ["a"]}
+        for path, body in ((PEERS, drain), (SETTINGS, change), (PREVIEW, change)):
+            status, answer = await page.post(path, body, KEY)
+            assert (status, answer["code"], answer["cause"]) == (409, "RC109", "it ended: finished")
+            assert "rollcast report" in answer["fix"]
+        assert (await page.get("/api/v1/settings"))[0] == 200, "what was in force can still be read"
+        outcomes = [one["outcome"] for one in (await page.get("/api/v1/audit", KEY))[1]["rows"]]
+        assert outcomes
+        assert all(one.startswith("RC109") for one in outcomes)
+    assert not acts.orders
+    assert not acts.asked
+
+
+def test_whether_a_run_that_has_ended_goes_on_is_said() -> None:
+    assert run_over("", for_good=False) is None
+    stopped = run_over("stopped", for_good=False)
+    assert stopped is not None
+    assert "start the coordinator again" in stopped.fix
 
 
 async def test_peers_are_drained_banned_pinned_and_enabled(tmp_path: Path) -> None:

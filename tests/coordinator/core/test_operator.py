@@ -14,6 +14,7 @@ from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import (
     Action,
     CloseAttempt,
+    FailRun,
     Note,
     RecordBatch,
     RefuseSession,
@@ -24,7 +25,7 @@ from coordinator.core.events.actions import (
     SetBudget,
     TellActivation,
 )
-from coordinator.core.events.events import BatchRequested, Event, PeerAccused, PeerLeft, Tick
+from coordinator.core.events.events import BatchRequested, Event, LearnerCalled, PeerAccused, PeerLeft, Tick
 from coordinator.core.events.operator_events import (
     BudgetChanged,
     Order,
@@ -33,6 +34,9 @@ from coordinator.core.events.operator_events import (
     PeerEnabled,
     PeerPinned,
     PublishPeriodChanged,
+    RunFinishing,
+    RunPaused,
+    RunResumed,
     StalenessLimitChanged,
 )
 from coordinator.core.events.prices import ActivationSettings, Budget
@@ -393,3 +397,56 @@ def test_screens_count_drained_and_banned_peers() -> None:
     assert (status.activation.on, status.activation.standby) == (0, 0)
     world.handle(BatchRequested(Step(0)))
     assert "all peers that could work are switched off" in world.core.waiting(world.now).text
+
+
+# ---------------------------------------------------------------- the run
+
+
+def test_a_paused_run_keeps_what_is_in_flight_and_goes_on_where_it_stopped() -> None:
+    world = started(staleness_limit=4)
+    world.handle(wants("a", 4))
+    world.handle(wants("b", 4))
+    world.handle(BatchRequested(Step(0)))
+    assert only(world.handle(RunPaused("power cut")), Note) == [
+        Note("paused", "run", "paused by the operator: power cut")
+    ]
+    assert world.handle(RunPaused()) == []
+    delivered = world.finish("a") + world.finish("b")
+    delivered += world.handle(wants("a", 4)) + world.handle(wants("b", 4))
+    assert not only(delivered, CloseAttempt), "work in progress is accepted"
+    assert not only(delivered, RecordBatch)
+    assert not only(delivered, SendLeases)
+    status = world.core.status(world.now)
+    assert status.phase == "paused"
+    assert "paused by the operator: power cut" in status.waiting_for
+    world.now += 10_000.0
+    for name in ("a", "b", "origin"):
+        world.handle(heartbeat(name, active=None if name == "origin" else 0))
+    world.handle(LearnerCalled())
+    assert world.core.state.paused
+    assert not only(world.handle(Tick()), FailRun), "nobody works, because nobody may"
+    actions = world.handle(RunResumed())
+    assert only(actions, Note)[0] == Note("resumed", "run", "resumed by the operator")
+    assert only(actions, RecordBatch)
+    assert only(actions, SendLeases)
+    assert world.handle(RunResumed()) == []
+    assert world.core.status(world.now).phase == "training"
+
+
+def test_a_run_that_is_finished_early_forms_no_further_batch() -> None:
+    world = started()
+    world.handle(wants("a", 4))
+    world.handle(BatchRequested(Step(0)))
+    world.finish("a")
+    done = world.core.recorded_batches
+    world.handle(BatchRequested(Step(done)))
+    world.handle(RunPaused())
+    (note,) = only(world.handle(RunFinishing(Step(done), "good enough")), Note)
+    assert note.detail == f"ended by the operator: good enough; the learner finishes after step {done}"
+    assert world.handle(RunFinishing(Step(9))) == world.handle(RunPaused()) == []
+    assert not world.core.paused
+    assert (world.core.is_last(Step(done)), done and world.core.is_last(Step(done - 1))) == (True, False)
+    later = world.handle(wants("b", 4)) + world.finish("b") + world.handle(BatchRequested(Step(done)))
+    assert not only(later, SendLeases)
+    assert not only(later, RecordBatch)
+    assert world.core.status(world.now).phase == "finishing"

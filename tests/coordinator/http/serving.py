@@ -23,6 +23,7 @@ from coordinator.http.tokens import TokenBook, TokenRoutes
 from coordinator.join import JoinDesk, JoinReply
 from coordinator.ledger.sql_access import AuditRow
 from coordinator.stores.sqlite import Ledger
+from rollcast.runtime.errors import RunOver
 from rollcast.web.assets import STATIC, Assets
 from tests.coordinator.sample_status import sample_status
 
@@ -56,6 +57,7 @@ class Given:
     open_reading: bool = True
     stream_interval_s: float = 0.05
     hosts: frozenset[str] | None = LOCAL
+    run_over: RunOver | None = None
 
     def app(self, ledger: Ledger, tokens: TokenBook, desk: FakeDesk) -> HttpApp:
         views = HttpViews(
@@ -76,7 +78,8 @@ class Given:
             *self.routes,
             hub.route(),
         ]
-        return HttpApp([*routes, description_route(routes)], hub, gate, audit, ASSETS, self.hosts)
+        app_routes = [*routes, description_route(routes)]
+        return HttpApp(app_routes, hub, gate, audit, ASSETS, self.hosts, run_over=lambda: self.run_over)
 
 
 async def _metrics() -> bytes:

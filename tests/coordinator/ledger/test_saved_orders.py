@@ -15,6 +15,9 @@ from coordinator.core.events.operator_events import (
     PeerPinned,
     PricesChanged,
     PublishPeriodChanged,
+    RunFinishing,
+    RunPaused,
+    RunResumed,
     StalenessLimitChanged,
 )
 from coordinator.core.events.prices import Budget, Price
@@ -31,7 +34,7 @@ from coordinator.ledger.saved_orders import (
 )
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Step
 
 
 def test_orders_in_force_outlive_a_coordinator() -> None:
@@ -74,6 +77,18 @@ def test_bans_and_budget_outlive_a_coordinator() -> None:
     again.take(PeerEnabled(b))
     again.take(PeerEnabled(a))
     assert again.events(StalenessRules(1, 1)) == [budget]  # kappa = 3 does not fit S = 1
+
+
+def test_a_pause_and_an_early_end_outlive_a_coordinator() -> None:
+    orders, rules = Orders(), StalenessRules(4, 1)
+    orders.take(RunPaused("night"))
+    assert Orders.from_json(orders.to_json()).events(rules) == [RunPaused("night")]
+    orders.take(RunResumed())
+    assert Orders.from_json(orders.to_json()).events(rules) == []
+    orders.take(RunPaused())
+    orders.take(RunFinishing(Step(7), "enough"))
+    orders.take(RunFinishing(Step(9)))
+    assert Orders.from_json(orders.to_json()).events(rules) == [RunFinishing(Step(7), "enough")]
 
 
 def test_s_is_restored_as_far_as_kappa_allows() -> None:

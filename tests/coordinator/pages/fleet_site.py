@@ -195,6 +195,7 @@ class FleetSite(SampleSite):
             web.get("/api/v1/events", self._events),
             web.get("/api/v1/events/{id}", self._event),
             web.post("/api/v1/acts/settings/preview", self._preview),
+            web.post("/api/v1/acts/run/preview", self._run_preview),
             web.post("/api/v1/{path:.*}", self._act),
         ]
         self.show()
@@ -219,6 +220,10 @@ class FleetSite(SampleSite):
         warnings = ["the learner would wait"] if asked.get("staleness_limit", 9) < 2 else []
         then = {**PREDICTED, "utilisation": 0.9}
         return web.json_response({"now": PREDICTED, "then": then, "sentence": f"Asked {asked}.", "warnings": warnings})
+
+    async def _run_preview(self, request: web.Request) -> web.Response:
+        asked = await request.json()
+        return web.json_response({"changes": True, "sentence": f"Asked {asked}.", "warnings": ["It costs 2 $/h."]})
 
     async def _act(self, request: web.Request) -> web.Response:
         path, body = request.match_info["path"], await request.json()

@@ -199,6 +199,34 @@ async def test_s_is_changed_after_a_preview(browser: Any, serve: Serve) -> None:
         assert site.posted == [("acts/settings", {"staleness_limit": 1})]
 
 
+async def test_a_run_is_paused_after_a_preview(browser: Any, serve: Serve) -> None:
+    site = await serve()
+    async with signed_in(browser, site, "#/settings") as tab:
+        await tab.page.get_by_role("button", name="Pause", exact=True).click()
+        await tab.shows("dialog .preview-sentence", "Asked {'act': 'pause'}")
+        await tab.shows("dialog .preview-warning", "It costs 2 $/h.")
+        await tab.page.get_by_label("Reason").fill("heat")
+        assert not await tab.accessibility_problems()
+        await tab.page.get_by_role("button", name="Pause the run").click()
+        await tab.shows(".toasts", "The run is paused")
+        assert site.posted == [("acts/run", {"act": "pause", "reason": "heat"})]
+        assert not tab.problems
+
+
+async def test_cards_on_a_phone_are_as_tall_as_the_tallest_of_them(browser: Any, serve: Serve) -> None:
+    site = await serve(workers=6)
+    async with signed_in(browser, site, "#/workers", width=390) as tab:
+        await tab.shows(".vt-cards .vt-body", "gpu-1")
+        await tab.becomes(
+            """(() => {
+                const heights = [...document.querySelectorAll('.vt-body .vt-card')].map((one) => one.scrollHeight);
+                const tall = document.querySelector('.vt-body .vt-row').offsetHeight;
+                return Math.max(...heights) + 1 === tall;
+            })()""",
+            True,
+        )
+
+
 async def test_events_are_filtered_and_explained(browser: Any, serve: Serve) -> None:
     site = await serve()
     async with signed_in(browser, site, "#/events") as tab:
