@@ -32,13 +32,13 @@ async def test_explain_writes_names_and_sentences_where_json_has_ids(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     await test_story.a_run(RunFolder(tmp_path).ledger)
-    assert explain("step", "0", run_folder=tmp_path) == 0
+    assert explain("step", "1", run_folder=tmp_path) == 0
     shown = capsys.readouterr().out
     assert "rollouts by peer: atlas: 2" in shown
     assert "learner waited (step 1): store 0.015 s, generate for atlas 2 s" in shown
     assert "reward_mean" in shown
     assert not set("{}[]") & set(shown)
-    assert explain("step", "0", run_folder=tmp_path, json_output=True) == 0
+    assert explain("step", "1", run_folder=tmp_path, json_output=True) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["rollouts_by_peer"] == {test_story.work.PEER: 2}
 
 

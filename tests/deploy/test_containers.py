@@ -93,7 +93,7 @@ def test_each_image_is_built_once_and_used_by_its_other_services() -> None:
 
 def test_a_release_installs_the_packages_that_it_was_tested_with() -> None:
     release = (DEPLOY / "release").read_text()
-    assert 'pip install --constraint "\\$URL/constraints.txt"' in release
+    assert r"pip install --constraint \"\$URL/constraints.txt\"" in release
     assert "cp constraints.txt dist/" in release
 
 

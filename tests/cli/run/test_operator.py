@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.api.invites import NewInvite
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled, PeerPinned
 from coordinator.core.members.audit_book import AuditRecord
 from coordinator.core.members.reputation_card import card_of_peer
@@ -109,7 +110,7 @@ async def test_an_ended_run_gets_no_invite_and_suggests_none(
     routes = [
         Route("GET", "/api/v1/workers", "viewer", no_workers, "Workers."),
         Route("GET", "/api/v1/overview", "viewer", overview, "Overview."),
-        Route("POST", "/api/v1/invites", "operator", make, "Make.", needs_run=True),
+        Route("POST", "/api/v1/invites", "operator", make, "Make.", body=NewInvite, needs_run=True),
     ]
     over = RunOver("the run is over", cause="it ended: finished", fix="read it")
     async with served(tmp_path, Given(routes=routes, run_over=over)) as page:

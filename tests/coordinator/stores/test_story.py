@@ -67,7 +67,7 @@ async def test_dropped_lease_has_a_reason(ledger: Path) -> None:
 
 async def test_a_group_has_its_attempts(ledger: Path) -> None:
     story = story_of(RunFolder(ledger.parent), "group:2")
-    assert story.facts == {"problem": "sum:2", "over_at_step": 0, "attempts": 1}
+    assert story.facts == {"problem": "sum:2", "over_at_step": 1, "attempts": 1}
     assert len(story.lines) == 4
 
 
