@@ -119,9 +119,9 @@ async def test_an_ended_run_gets_no_invite_and_suggests_none(
             await asyncio.to_thread(invite.make, run=run)
         assert refused.value.fix == "read it"
         await asyncio.to_thread(workers.show, run=run)
-    out = capsys.readouterr().out
-    assert out.startswith("The run has ended (finished)")
-    assert "invite" not in out
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shown.startswith("The run has ended (finished)")
+    assert "invite" not in shown
 
 
 async def test_token_is_created_listed_and_revoked(
