@@ -14,11 +14,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
 from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.episodes import Episode
+from coordinator.core.leases.forecast import Outlook
 from coordinator.core.leases.groups import Group
 from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.lent.lent import Lent
@@ -34,11 +37,11 @@ _BATCHES_ASKED = 2  # batches of environments that may be asked before no furthe
 _GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
 
 
-@dataclass(frozen=True, slots=True)
-class Pacing:
+class Pacing(msgspec.Struct, frozen=True):
     """Decides with which versions work may be begun, by its place among the open and ready groups.
 
-    Everything here stays the same while one event's leases are given out, so it is computed once for each event.
+    Everything here stays the same while one event's leases are given out, so it is computed once for each event. A
+    struct, because a frozen dataclass of so many fields takes several times as long to make.
     """
 
     rule: PacingRule
@@ -127,13 +130,14 @@ class Pacing:
 
 @dataclass(slots=True)
 class _Load:
-    """Slots that a member holds, and may hold."""
+    """Slots that a member holds, and may hold; ``on_trial``: see Round._is_on_trial."""
 
     held_now: int  # given in its present session
     held: int
     at_once: int  # slots that it generates at once, as far as it may hold them
     capacity: int
     slots_per_s: float | None  # None: not measured lately
+    on_trial: bool
 
 
 class Round:
@@ -144,8 +148,10 @@ class Round:
         self._now = now
         self._loads: dict[PeerId, _Load] = {}
         self._pacing: Pacing | None = None
+        self._turns: dict[tuple[int, Version | None], tuple[Version, Version]] = {}
+        self._outlooks: dict[tuple[int, bool, float], Outlook] = {}
+        self._too_slow: dict[Version, float] = {}  # by version: seconds of an attempt with which no work is in time
         self._allowances = state.allowances
-        self._sampling = state.sampling_now
         self.actions: list[Action] = []
         """Records of the leases that were given."""
 
@@ -155,6 +161,31 @@ class Round:
         if self._pacing is None:
             self._pacing = Pacing.of(self._state, self._now)
         return self._pacing
+
+    def _turn(self, groups_ahead: int, made_with: Version | None) -> tuple[Version, Version]:
+        """Return the oldest version by counting, and the oldest fresh one, of a group in this place; see Pacing."""
+        turn = self._turns.get((groups_ahead, made_with))
+        if turn is None:
+            counted = self.pacing.oldest_version(groups_ahead, made_with)
+            turn = counted, self.pacing.oldest_fresh_version(groups_ahead, made_with)
+            self._turns[(groups_ahead, made_with)] = turn
+        return turn
+
+    def _outlook(self, group: Group | None) -> Outlook:
+        """Return how long the slots take that this group, or a new one, still needs."""
+        forecast = self._state.forecast
+        slots = self._state.settings.samples_per_group if group is None else group.unfilled
+        if group is None or not group.prompt.environment:
+            turns = forecast.turns if group is None else 1.0
+        else:
+            turns = forecast.turns_left([game for _, game in group.games()])
+        key = (slots, group is None, turns)
+        outlook = self._outlooks.get(key)
+        if outlook is None:
+            chance = forecast.caution.chance  # of one that was begun less is left, for which a smaller chance suffices
+            chance = chance if group is None else min(chance, CHANCE_ONCE_BEGUN)
+            outlook = self._outlooks[key] = forecast.outlook(slots, chance, turns, self._now)
+        return outlook
 
     # ---------------------------------------------------------------- the line
 
@@ -170,41 +201,39 @@ class Round:
                 self._queue(member)
 
     def _queue(self, member: Member) -> None:
-        shares = self._state.members.shares
-        may_work = member.may_work and not self._state.evaluations.occupies(member.peer_id)
-        if member.version is None or member.free_slots <= 0 or not may_work or self._room(member) <= 0:
+        shares, version = self._state.members.shares, member.version
+        may_work = version is not None and member.free_slots > 0 and member.may_work
+        may_work = may_work and not self._state.evaluations.occupies(member.peer_id)
+        load = self._load(member) if may_work else None
+        if version is None or load is None or self._room(member, load) <= 0:
             shares.leave(member.peer_id)
             return
-        rank = self._rank(member)
-        member.virtual_time = shares.wait(member.peer_id, member.order, member.version, member.virtual_time, rank=rank)
+        rank = self._rank(member, load)
+        member.virtual_time = shares.wait(member.peer_id, member.order, version, member.virtual_time, rank=rank)
 
-    def _rank(self, member: Member) -> Rank:
-        load = self._load(member)
+    def _rank(self, member: Member, load: _Load) -> Rank:
         if load.held_now >= load.at_once:
             return PREFETCHES
         allowances, book = self._allowances, self._state.book
         if not allowances.are_shared or member.is_cell:
             return IDLE
-        slots = book.shares.by_peer[member.peer_id]
+        slots = book.shares.by_peer.get(member.peer_id, 0)
         if self._state.members.has_several_invites:
-            slots = max(slots, book.shares.by_invite[member.invite])
+            slots = max(slots, book.shares.by_invite.get(member.invite, 0))
         slots_in_all = len(book) * self._state.settings.samples_per_group
         return ABOVE_SHARE if allowances.is_above_share(slots, slots_in_all) else IDLE
 
-    def _room(self, member: Member) -> int:
+    def _room(self, member: Member, load: _Load) -> int:
         """Return how many slots the member can be given now.
 
         Slots that it held before its present session do not count at first: it may have lost them, and its own request
         is more reliable. Twice its capacity is the most that it holds in all.
         """
-        if member.free_slots <= 0:
-            return 0
-        load = self._load(member)
         room = min(member.free_slots, load.capacity - load.held_now, 2 * load.capacity - load.held)
-        if room <= 0 or not self._is_on_trial(member):
+        if room <= 0 or not load.on_trial:
             return room
         members, invite = self._state.members, member.invite
-        on_trial = self._state.book.shares.on_trial[invite]
+        on_trial = self._state.book.shares.on_trial.get(invite, 0)
         left = self._allowances.most_on_trial(members.newcomers(invite)) - on_trial
         if left < 1:
             members.trial_line[member.peer_id] = None
@@ -229,7 +258,7 @@ class Round:
             most = self._allowances.most_of(member.reputation.earned)
             at_once = min(member.concurrent_rollouts, most)
             capacity = min(self._capacity(member.concurrent_rollouts, slots_per_s), most)
-            load = _Load(held_now, held, at_once, capacity, slots_per_s)
+            load = _Load(held_now, held, at_once, capacity, slots_per_s, self._is_on_trial(member))
             self._loads[member.peer_id] = load
         return load
 
@@ -246,54 +275,65 @@ class Round:
 
     def give_out(self) -> None:
         """Give leases to the members that are next in line, one at a time, as long as there is work for them."""
-        shares = self._state.members.shares
+        members, book = self._state.members, self._state.book
         grants: dict[PeerId, list[LeaseGrant]] = {}
-        while True:
-            tried = self._state.book.open_groups(_GROUPS_TRIED_MAX)
-            member = self._next_in_line(tried)
-            if member is None:
-                break
-            grant = self._grant_one(member, tried)
+        tried, groups = book.open_groups(_GROUPS_TRIED_MAX), len(book)
+        oldest = self._oldest_for_next(tried)
+        while oldest is not None and (peer_id := members.shares.first(oldest)) is not None:
+            member = members.get(peer_id)
+            grant = None if member is None else self._grant_one(member, tried)
             if grant is None:
-                shares.set_aside(member.peer_id)
+                members.shares.set_aside(peer_id)
             else:
-                grants.setdefault(member.peer_id, []).append(grant)
+                grants.setdefault(peer_id, []).append(grant)
+            if grant is not None or len(book) != groups:
+                tried, groups = book.open_groups(_GROUPS_TRIED_MAX), len(book)
+                oldest = self._oldest_for_next(tried)
+                self._too_slow.clear()
         self.actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
 
-    def _next_in_line(self, tried: list[tuple[int, Group]]) -> Member | None:
-        """Return the next member for which there may be work; this is cheap while pacing admits no work at all."""
+    def _oldest_for_next(self, tried: list[tuple[int, Group]]) -> Version | None:
+        """Return the oldest version with which the next work may be begun; None while there is none for any member.
+
+        This is cheap while pacing admits no work at all.
+        """
         state = self._state
         if state.newest_version is None or state.scoring.pause is not None:
             return None
         if tried:  # it has its turn before any new group: older versions will do for it
-            groups_ahead, made_with = tried[0][0], tried[0][1].oldest_begun
-        elif state.prompts.stock and self.pacing.may_open(len(state.book)):
-            groups_ahead, made_with = len(state.book), None
-        else:
-            return None
-        peer_id = state.members.shares.first(self.pacing.oldest_fresh_version(groups_ahead, made_with))
-        return None if peer_id is None else state.members.get(peer_id)
+            return self._turn(tried[0][0], tried[0][1].oldest_begun)[1]
+        if state.prompts.stock and self.pacing.may_open(len(state.book)):
+            return self._turn(len(state.book), None)[1]
+        return None
 
     def _grant_one(self, member: Member, tried: list[tuple[int, Group]]) -> LeaseGrant | None:
         """Return one lease for this member; None if no open group could be completed in time."""
-        free = self._room(member)
+        held = self._load(member)
+        free = self._room(member, held)
         if free <= 0 or member.version is None:
             return None
-        load = max(
-            self._load(member).at_once,
-            self._load(member).held_now + min(free, self._state.settings.samples_per_group),
-        )
+        load = max(held.at_once, held.held_now + min(free, self._state.settings.samples_per_group))
+        per_s, usual_s = held.slots_per_s, self._state.forecast.typical_s_of_all
+        attempt_s = load / per_s if per_s else usual_s or 0.0
+        if attempt_s >= self._too_slow.get(member.version, math.inf):
+            return None
+        in_time = False
         for groups_ahead, group in tried:
             if not _is_new_enough(member.version, group.lent):
                 continue
-            indices = self._slots_for(member, group, free, groups_ahead)
-            oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load) if indices else None
-            if oldest is not None:
+            oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load)
+            if oldest is None:
+                continue
+            in_time, indices = True, self._slots_for(member, group, free, groups_ahead)
+            if indices:
                 return self.grant(member, group, indices, groups_ahead, oldest)
         groups_ahead, stock = len(self._state.book), self._state.prompts.stock
-        if not self.pacing.may_open(groups_ahead) or (stock and not _is_new_enough(member.version, Lent.of(stock[0]))):
-            return None
-        oldest = self.oldest_to_begin(member, member.version, None, groups_ahead, load)
+        may_open = not stock or _is_new_enough(member.version, Lent.of(stock[0]))
+        oldest = None
+        if may_open and self.pacing.may_open(groups_ahead):
+            oldest = self.oldest_to_begin(member, member.version, None, groups_ahead, load)
+        if oldest is None and not in_time:
+            self._too_slow[member.version] = attempt_s
         opened = None if oldest is None else self._open_group()
         if oldest is None or opened is None or opened.prompt.environment:  # its environments have to be reset first
             return None
@@ -321,7 +361,7 @@ class Round:
         made = (one for slot in group.slots for one in (*slot.live, *([slot.filling.attempt] if slot.filling else [])))
         if len(open_slots) > len(indices) or any(is_other(one.peer_id, one.invite) for one in made):
             return indices
-        idle = state.members.shares.idle(self.pacing.oldest_version(groups_ahead, group.oldest_begun), _PEERS_ASKED)
+        idle = state.members.shares.idle(self._turn(groups_ahead, group.oldest_begun)[0], _PEERS_ASKED)
         others = (state.members.get(peer_id) for peer_id in idle)
         return indices[:-1] if any(one and is_other(one.peer_id, one.invite) for one in others) else indices
 
@@ -363,26 +403,21 @@ class Round:
 
         It is None if the member's version is older than that, at this load.
         """
-        state, pacing = self._state, self.pacing
+        pacing = self.pacing
         if pacing.rule == "none":
             return Version(0)
         made_with = None if group is None else group.oldest_begun
-        oldest = version if made_with is None else min(version, made_with)
-        needed = pacing.oldest_version(groups_ahead, made_with)
+        oldest = version if made_with is None or version < made_with else made_with
+        needed, fresh = self._turn(groups_ahead, made_with)
         if oldest < needed:
             return None
         if pacing.rule == "count" or (groups_ahead < pacing.groups_per_step and pacing.learner_starves):
             return needed
-        chance, slots = state.forecast.caution.chance, state.settings.samples_per_group
-        if group is not None:  # it was begun: a smaller chance suffices to complete what is left
-            chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
-        turns = (
-            state.forecast.turns if group is None else state.forecast.turns_left([game for _, game in group.games()])
-        )
-        later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance, turns)
-        needed = Version(max(needed, pacing.next_step + later - pacing.limit_of(made_with)))
-        fresh = pacing.oldest_fresh_version(groups_ahead, made_with)
-        return Version(max(needed, fresh)) if oldest >= needed and version >= fresh else None
+        if version < fresh:
+            return None
+        later = self._outlook(group).steps(load, self._load(member).slots_per_s)
+        in_time = pacing.next_step + later - pacing.limit_of(made_with)
+        return Version(max(needed, in_time, fresh)) if oldest >= in_time else None
 
     def grant(
         self,
@@ -400,7 +435,7 @@ class Round:
         """
         state = self._state
         oldest_useful = self.pacing.oldest_useful_version(groups_ahead, group.oldest_begun)
-        sampling = self._sampling
+        sampling = state.sampling_now
         if group.lent is not None:  # the head has decided both
             oldest_useful = group.lent.oldest_useful_version
             sampling = replace(sampling, max_new_tokens=group.lent.max_new_tokens)
@@ -448,7 +483,7 @@ class Round:
             load=max(load.at_once, load.held_now + len(indices)),
             prefixes=prefixes,
             invite=member.invite,
-            on_trial=self._is_on_trial(member),
+            on_trial=load.on_trial,
             oldest_own_version=Version(0) if member.is_cell else member.reputation.oldest_own_version,
             new_tokens_max=new_tokens_max,
         )

@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from capacity.model.pacing_rules import LAGS_WINDOW, PERIODS, SPEED_WINDOW, SPREAD_NEEDED, SPREAD_WINDOW, Caution
@@ -109,6 +110,38 @@ class _Speed:
         self._samples.append(tokens_per_s)
         self.tokens_per_s = sorted(self._samples)[len(self._samples) // 2]
         self.measured_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How long a number of slots takes, by the measurements of one moment; the same for all peers but for their speed.
+
+    None stands for what was not measured. Durations are in seconds.
+    """
+
+    turns: float
+    spread: float | None
+    answers_s: float
+    scoring_s: float
+    typical_s: float | None  # of a peer whose own speed was not measured
+    next_in_s: float  # seconds until the next batch is wanted
+    period_s: float | None  # of the learner's steps
+
+    def ready_in_s(self, typical_s: float | None) -> float | None:
+        """Return the seconds until the slots are scored; None before enough is measured.
+
+        ``typical_s``: median seconds of one attempt of the peer that they are given to.
+        """
+        if typical_s is None or self.spread is None:
+            return None
+        return self.turns * typical_s * (self.spread or 1.0) + self.answers_s + self.scoring_s
+
+    def steps(self, load: int, slots_per_s: float | None) -> int:
+        """Return the batches that are formed before they are scored, by a peer of this load and speed."""
+        ready_in_s = self.ready_in_s(load / slots_per_s if slots_per_s else self.typical_s)
+        if ready_in_s is None or not self.period_s:
+            return 0
+        return max(0, math.ceil((ready_in_s - self.next_in_s) / self.period_s))
 
 
 class Forecast:
@@ -276,7 +309,12 @@ class Forecast:
         None before anything was measured.
         """
         per_s = self.slots_per_s(peer_id, now)
-        return load / per_s if per_s else self._turnaround_s.quantile(0.5)
+        return load / per_s if per_s else self.typical_s_of_all
+
+    @property
+    def typical_s_of_all(self) -> float | None:
+        """Median seconds from issue to receipt of all peers' attempts; None before anything was measured."""
+        return self._turnaround_s.quantile(0.5)
 
     def turns_left(self, games: Sequence[Game]) -> float:
         """Return the generations that the slowest of a group's games still takes; 1 if it has none."""
@@ -284,26 +322,21 @@ class Forecast:
             return 1.0
         return max(1.0, self.turns - min(one.turn_count for one in games))
 
-    def ready_in_s(
-        self, peer_id: PeerId, load: int, slots: int, now: float, chance: float, turns: float = 1.0
-    ) -> float | None:
-        """Return the seconds until so many slots are scored, with this chance; None before enough is measured.
+    def outlook(self, slots: int, chance: float, turns: float, now: float) -> Outlook:
+        """Return how long it takes until so many slots are scored, with this chance.
 
         ``turns``: generations that each takes, one after the other, with an answer of its environment in between.
         """
-        typical_s = self.typical_s(peer_id, load, now)
-        if typical_s is None or len(self._spread) < SPREAD_NEEDED:
-            return None
-        spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
-        answers_s = turns * (self._environment_s.quantile(0.9) or 0.0)
-        return turns * typical_s * (spread or 1.0) + answers_s + (self._scoring_s.quantile(0.9) or 0.0)
-
-    def steps_until_ready(
-        self, peer_id: PeerId, load: int, slots: int, now: float, chance: float, turns: float = 1.0
-    ) -> int:
-        """Return the batches that are formed before so many slots are scored, with this chance; 0 if not measured."""
-        ready_in_s = self.ready_in_s(peer_id, load, slots, now, chance, turns)
-        return 0 if ready_in_s is None else self.steps_within(ready_in_s, now)
+        is_measured = len(self._spread) >= SPREAD_NEEDED
+        return Outlook(
+            turns=turns,
+            spread=self._spread.quantile(chance ** (1.0 / max(1, slots))) if is_measured else None,
+            answers_s=turns * (self._environment_s.quantile(0.9) or 0.0),
+            scoring_s=self._scoring_s.quantile(0.9) or 0.0,
+            typical_s=self.typical_s_of_all,
+            next_in_s=self.next_in_s(now),
+            period_s=None if self._recorded_at is None else self.step_period_s,
+        )
 
     def length_quantiles(self, count: int) -> tuple[float, ...]:
         """Return the lengths of rollouts at the middles of so many equal shares, in tokens; empty if not measured.

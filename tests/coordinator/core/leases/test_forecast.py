@@ -86,10 +86,11 @@ def test_attempts_of_an_earlier_coordinator_are_not_measured() -> None:
 
 def test_the_required_chance_grows_with_the_slots() -> None:
     forecast = measured([10.0] * 20 + [10.0, 10.0, 10.0, 20.0] * 20)
-    one, eight = forecast.ready_in_s(A, 4, 1, 100.0, 0.7), forecast.ready_in_s(A, 4, 8, 100.0, 0.7)
+    typical_s = forecast.typical_s(A, 4, 100.0)
+    one, eight = (forecast.outlook(slots, 0.7, 1.0, 100.0).ready_in_s(typical_s) for slots in (1, 8))
     assert one == pytest.approx(10.0)
     assert eight == pytest.approx(20.0)
-    assert measured([10.0] * 5).ready_in_s(A, 4, 1, 10.0, 0.7) is None, "too few measurements"
+    assert measured([10.0] * 5).outlook(1, 0.7, 1.0, 10.0).ready_in_s(typical_s) is None, "too few measurements"
 
 
 def test_attempts_that_end_late_count_as_slow() -> None:
