@@ -145,13 +145,17 @@ class Presence:
         member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
-        # Most heartbeats report what the one before did: then the member's roles stay as they are.
-        could_work, roles_before = member.may_work, None if member.rests_as(event.facts) else member.roles_in_plan
+        # Most heartbeats report what the one before did: then the member's roles stay as they are, and unless its
+        # version changes, whether it may work.
+        rests_as_before = member.rests_as(event.facts)
+        could_work, roles_before = (True, None) if rests_as_before else (member.may_work, member.roles_in_plan)
         version_before, member.facts = member.version, event.facts
         if member.role == "peer":  # the origin receives from the learner, outside a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
-        if active is not None:
+        # Nothing follows from a version that the member is known to have generated with, unless an epoch orphaned it.
+        is_known = active == member.version == member.reputation.oldest_own_version and not self._state.epochs.opened
+        if active is not None and not is_known:
             self._active(member, active, now)
         if member.is_cell:
             member.concurrent_rollouts = event.facts.cell_slots
@@ -163,7 +167,7 @@ class Presence:
         if receives_again:  # versions announced while it did not receive
             latest = self._state.announced.latest(NEWEST_KEPT)
             actions += [SendAnnouncement(member.peer_id, version) for version in latest]
-        if member.version == version_before and member.may_work == could_work:
+        if member.version == version_before and (rests_as_before or member.may_work == could_work):
             return actions
         self._state.members.changed([member.peer_id])
         return actions + issue(self._state, now)

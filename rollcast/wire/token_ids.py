@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 ID_BYTES = 4
+_SHORT_BYTES = 64 * ID_BYTES  # up to which Python's integers take less time than a call of numpy
+_ID_MAX = (1 << 8 * ID_BYTES) - 1
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
@@ -53,7 +55,9 @@ def id_count(packed: bytes) -> int:
 
 def largest_id(packed: bytes) -> int:
     """Return the largest id; -1 if there is none."""
-    return int(np.maximum.reduce(id_array(packed))) if packed else -1
+    if len(packed) <= _SHORT_BYTES:
+        return max(unpack_ids(packed), default=-1)
+    return int(np.maximum.reduce(id_array(packed)))
 
 
 def last_id(packed: bytes) -> int:
@@ -63,5 +67,12 @@ def last_id(packed: bytes) -> int:
 
 def holds_any(packed: bytes, wanted: Collection[int]) -> bool:
     """Whether any of the wanted ids occurs."""
-    ids = id_array(packed)
-    return any(bool((ids == one).any()) for one in wanted)
+    return any(_holds(packed, one) for one in wanted if 0 <= one <= _ID_MAX)
+
+
+def _holds(packed: bytes, wanted: int) -> bool:
+    pattern = wanted.to_bytes(ID_BYTES, "little")
+    place = packed.find(pattern)
+    while place % ID_BYTES and place >= 0:  # it spans two ids
+        place = packed.find(pattern, place + 1)
+    return place >= 0

@@ -53,3 +53,13 @@ def test_numbers_that_fit_no_id_and_bytes_that_hold_no_ids_are_refused() -> None
             pack_ids([wrong])
     with pytest.raises(ValueError, match="multiple"):
         unpack_ids(b"\1\2\3")
+
+
+def test_an_id_that_spans_two_others_is_not_found() -> None:
+    assert not holds_any(pack_ids((0x0100, 0, 7)), {1})
+    assert holds_any(pack_ids((0x0100, 0, 1)), {1})
+    assert not holds_any(pack_ids((1, 2)), {-1, 2**32})
+
+
+def test_the_largest_of_many_ids_is_found() -> None:
+    assert largest_id(pack_ids([*range(5000), 2**32 - 1, 7])) == 2**32 - 1

@@ -117,12 +117,25 @@ class AssignmentMaker:
         )
 
     def _neighbour(self, node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> Neighbour:
-        return self._named(node, other, dials=_dials(node, other, is_above=is_above, is_below=is_below))
+        """Return the other end of a link of the plan: the child dials if its parent has an address.
 
-    def _named(self, node: RelayNode, other: RelayNode, *, dials: bool) -> Neighbour:
+        Of two members that are each other's parent, the one with the larger id dials. Where neither has an address, the
+        one with the larger id asks for the hole punch, or dials through the relay.
+        """
+        named, dials_back = node.can_dial(other), other.can_dial(node)
+        if named and dials_back:
+            dials = node.peer_id > other.peer_id if is_above and is_below else is_above
+        else:
+            dials = named or (not dials_back and node.peer_id > other.peer_id)
+        return self._named(node, other, dials=dials, named=named, dials_back=dials_back)
+
+    def _named(self, node: RelayNode, other: RelayNode, *, dials: bool, named: bool, dials_back: bool) -> Neighbour:
+        """Return the other end of a link; ``named`` and ``dials_back``: whether each may be told the other's address.
+
+        The same pair is looked at for each plan, and large plans have a hundred thousand of them.
+        """
         lan = node.site != "" and node.site == other.site
-        named = node.can_dial(other)
-        punch = not (named or other.can_dial(node)) and node.reaches(other)  # or in the local network
+        punch = not (named or dials_back) and node.reaches(other)  # or in the local network
         key = (other.peer_id, dials, named, lan, punch)
         known = self.neighbours.get(key)
         if known is None:
@@ -151,8 +164,11 @@ class AssignmentMaker:
                     usable.append(one)
         if with_root and self._fallbacks_max:
             usable.append(root)
-        named = [self._named(node, by_id[one], dials=True) for one in usable]
-        return (*named, *self._mirrors)
+        return (*[self._fallback(node, by_id[one]) for one in usable], *self._mirrors)
+
+    def _fallback(self, node: RelayNode, other: RelayNode) -> Neighbour:
+        named, dials_back = node.can_dial(other), other.can_dial(node)
+        return self._named(node, other, dials=True, named=named, dials_back=dials_back)
 
 
 def _stripe_part(
@@ -173,20 +189,6 @@ def _stripe_part(
         tuple([index_of[one] for one in adopted]),
         index_of[succession.guardians[own_id]] if adopted else -1,
     )
-
-
-def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> bool:
-    """Whether ``node`` dials ``other``: the child dials if its parent has an address.
-
-    Of two members that are each other's parent, the one with the larger id dials. Where neither has an address, the one
-    with the larger id asks for the hole punch, or dials through the relay.
-    """
-    dialable, dials_back = node.can_dial(other), other.can_dial(node)
-    if not dialable or not dials_back:
-        return dialable or (not dials_back and node.peer_id > other.peer_id)
-    if is_above and is_below:
-        return node.peer_id > other.peer_id
-    return is_above
 
 
 def _can_ask(node: RelayNode, other: RelayNode) -> bool:

@@ -77,7 +77,8 @@ class Broadcasts:
         self._state.links.observe(member.peer_id, member.facts, now)
         if before is not None and member.roles_in_plan != before:
             return self.changed(now)
-        self._observe_site(member, now)
+        if member.site:
+            self._observe_site(member, now)
         cap = member.upload_cap_bytes_per_second
         uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
         drift = self._state.relay.drift(member.peer_id, uplink, confidence)
@@ -92,7 +93,7 @@ class Broadcasts:
         Links that ended still count, because a plan with sites needs fewer of them.
         """
         facts, members = member.facts, self._state.members
-        if facts is None or not member.site or not self._state.settings.lan_preferred:
+        if facts is None or not self._state.settings.lan_preferred:
             return
         direct = (link.peer_id for link in facts.links if link.transport in _OWN_LINKS)
         linked = frozenset(one.peer_id for one in map(members.get, direct) if one and one.site == member.site)

@@ -104,8 +104,10 @@ def version_chosen(own: Prefix, attempt: Attempt) -> str:
 
 def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
     """Return the peer that sent, as a partial rollout, tokens that complete a stop string; None if there is none."""
+    if text_end is None:
+        return None
     turn = prefix[turn_start(prefix) :]
-    if text_end is None or text_end > tokens_of(turn):
+    if text_end > tokens_of(turn):
         return None
     position = 0
     for segment in turn:

@@ -161,7 +161,7 @@ class EvaluationBook(InFlight[EvaluationAttempt]):
 
     def concerns(self, key: AttemptKey) -> bool:
         """Return whether an upload under this attempt belongs to an evaluation."""
-        return self.live_attempt(key) is not None or self.accepted_from(key) is not None
+        return key in self._live or key in self._accepted
 
     def accepted_from(self, key: AttemptKey) -> PeerId | None:
         """Return the peer whose rollout under this attempt was accepted; None if none was, or it is forgotten."""

@@ -56,8 +56,9 @@ class Circuits(ReachComponent):
         if now < self._due_at:
             return []
         self._assigned_at, self._due_at = now, now + _ASSIGN_AGAIN_S
-        needing = [member.peer_id for member in self._state.members if self._needs(member)]
-        chosen = spread(needing, self._relays(), self._named)
+        relays = self._relays()  # without any, which member would need one does not matter
+        needing = [member.peer_id for member in self._state.members if self._needs(member)] if relays else []
+        chosen = spread(needing, relays, self._named)
         changed = [peer_id for peer_id in chosen if chosen[peer_id] != self._named.get(peer_id, ())]
         changed += [peer_id for peer_id in self._named if peer_id not in chosen]
         actions: list[Action] = [_naming(peer_id, chosen.get(peer_id, ())) for peer_id in changed]
