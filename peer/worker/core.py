@@ -113,15 +113,20 @@ class WorkerCore:
         if self._finished:
             return []
         actions = self._apply(event, now)
-        actions += self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
+        expired = self._book.expire(now) + self._spool.expire(now)
+        if expired:
+            actions += self._drop("lease_expired", expired)
         self._book.release_version((), now)
         actions += self._swap_version(now) if self._halt.may_generate else self._interrupt(now)
-        actions += self._continue_batch(now)
-        actions += self._generate(now)
+        if self._batch is not None:
+            actions += self._continue_batch(self._batch, now)
+        if self._batch is None:
+            actions += self._generate(now)
         if self._connected:
             actions += self._upload(now)
             actions += self._ask_for_work()
-        actions += self._end_drain(now)
+        if self._halt.stopping or self._halt.finishing:
+            actions += self._end_drain(now)
         return actions
 
     def next_wake_s(self) -> float | None:
@@ -135,7 +140,7 @@ class WorkerCore:
         elif self._halt.stopping:
             wake_s = min(wake_s, self._halt.since_s + DRAIN_UPLOAD_S)
         active = self._swap.active
-        if active is not None and self._can_begin():
+        if active is not None and self._batch is None and self._can_begin():
             for lease in self._book.servable(active)[:1]:
                 wake_s = min(wake_s, self._patience.until_s(lease.received_s))
         return None if wake_s == math.inf else wake_s
@@ -326,9 +331,9 @@ class WorkerCore:
         """Return whether a running batch may take a newer version: its rollouts change, or end under theirs."""
         return bool(batch.versions_free) if self._at_swap == "finish" else batch.may_renew()
 
-    def _continue_batch(self, now: float) -> list[Action]:
-        batch, active = self._batch, self._swap.active
-        if batch is None or active is None or batch.slice_running or self._swap.activating:
+    def _continue_batch(self, batch: RunningBatch, now: float) -> list[Action]:
+        active = self._swap.active
+        if batch.slice_running or active is None or self._swap.activating:
             return []
         batch.keep(self._book.is_generating)
         if not len(batch):
@@ -359,7 +364,7 @@ class WorkerCore:
 
     def _can_begin(self) -> bool:
         swap = self._swap
-        return self._may_begin() and self._at_rest and swap.active is not None and not swap.activating
+        return self._at_rest and swap.active is not None and not swap.activating and self._may_begin()
 
     def _generate(self, now: float) -> list[Action]:
         active = self._swap.active
@@ -377,22 +382,24 @@ class WorkerCore:
         return [GenerateBatch(self._batch_id, work, self._speed.next_slice_tokens())]
 
     def _upload(self, now: float) -> list[Action]:
-        uploads = iter(lambda: self._spool.start_upload(now), None)
-        return [UploadRollouts(*upload) for upload in uploads]
+        uploads: list[Action] = []
+        while (upload := self._spool.start_upload(now)) is not None:
+            uploads.append(UploadRollouts(*upload))
+        return uploads
 
     def _ask_for_work(self) -> list[Action]:
         free = self._free_slots()
         return [RequestWork(free)] if self._connected and self._slots_asked.is_news(free) else []
 
     def _free_slots(self) -> int:
-        if self._swap.active is None or not self._halt.takes_work or not self._may_begin():
+        if self._swap.active is None or not self._halt.takes_work or self._spool.is_full(self._spool_bytes_max):
             return 0
         return max(0, min(self._held_slots_wanted, self._spool_max - len(self._spool)) - self._book.unfinished)
 
     def _end_drain(self, now: float) -> list[Action]:
         if not self._halt.stopping:
             held = self._batch is not None or self._book.unfinished or len(self._spool)
-            if held or not (self._halt.finishing and self._halt.ends):
+            if held or not self._halt.ends:
                 return []
             self._halt.stop(self._halt.finishing, now)
         unsent = self._batch is not None or len(self._spool) > 0
@@ -416,9 +423,10 @@ class WorkerCore:
         return [RolloutsDropped(reason, count)]
 
     def _state(self, receiving: Receiving | None) -> tuple[PeerState, str]:
-        halted = self._halt.status(unfinished=self._book.unfinished, unsent=len(self._spool))
-        if halted is not None:
-            return halted
+        if not self._halt.takes_work:
+            halted = self._halt.status(unfinished=self._book.unfinished, unsent=len(self._spool))
+            if halted is not None:
+                return halted
         if self._batch is not None:
             count = len(self._batch)
             many = "" if count == 1 else "s"
