@@ -12,11 +12,12 @@ from rollcast.wire.rollouts import Segment, turn_start
 from rollcast.wire.token_ids import pack_ids
 
 STOP_TOKEN = 1
+_STEP = 2654435761  # of the numbers that tokens follow from; prime, so that positions have different ones
 
 
 def tokens_of(seed: int, start: int, end: int) -> list[int]:
     """Return the tokens of a slot's seed from position ``start`` to ``end``, the same on every peer."""
-    return [2 + (seed + position * 2654435761) % 61 for position in range(start, end)]
+    return [2 + number % 61 for number in range(seed + start * _STEP, seed + end * _STEP, _STEP)]
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Engine:
             self._weights.epoch,
             self._weights.version,
             self._peer_id,
-            pack_ids(tuple(tokens)),
+            pack_ids(tokens),
             b"\x01" * len(tokens),
         )
         reason = ("stop" if stops else "length") if ended else None

@@ -94,9 +94,9 @@ class Oracle:
 
     def coordinator_handled(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
-        self.ledger.see(event, actions, now)
         if type(event) is ev.HeartbeatReceived and not actions:  # half of all events
             return
+        self.ledger.see(event, actions, now)
         self.evaluation.see(event, actions, now)
         if type(event) in _MEMBERS_CHANGE:
             self._member_changed(event)

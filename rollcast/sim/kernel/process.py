@@ -26,6 +26,7 @@ class Process:
         self.agenda = agenda
         self.running = False
         self.frozen = False
+        self.takes_calls = False  # whether a call of this life can be made now: it runs, and none that is due waits
         self.life = 0  # increases with every start
         self.on_end: Callable[[Process], None] | None = None  # called when the process ends, by its supervisor
         self._due: deque[tuple[Call, tuple[Any, ...]]] = deque()
@@ -39,13 +40,13 @@ class Process:
         if self.running:
             raise ValueError(f"{self.name} runs already")
         self.life += 1
-        self.running = True
+        self.running = self.takes_calls = True
         self._begin()
 
     def kill(self) -> None:
         """Kill the process, as SIGKILL does: nothing more happens in this life."""
         if self.running:
-            self.running = self.frozen = False
+            self.running = self.frozen = self.takes_calls = False
             self._due.clear()
             self._killed()
             if self.on_end is not None:
@@ -54,26 +55,28 @@ class Process:
     def freeze(self) -> None:
         """Freeze the process, as SIGSTOP does."""
         self.frozen = self.running
+        self.takes_calls = False
 
     def thaw(self) -> None:
         """Continue a frozen process, as SIGCONT does, with the calls that became due meanwhile."""
         if not self.frozen:
             return
-        self.frozen = False
+        self.frozen, self.takes_calls = False, not self._due
         while self._due and not self.frozen and self.running:
             call, arguments = self._due.popleft()
+            self.takes_calls = not self._due
             call(*arguments)
 
     def later(self, seconds: float, call: Call, *arguments: Any) -> None:
         """Make a call after ``seconds``, unless the process's current life has ended by then."""
-        self.agenda.after(seconds, self._call, self.life, call, arguments)
+        self.agenda.after_in_life(seconds, self, call, arguments)
 
     def call_in_life(self, life: int, call: Call, *arguments: Any) -> None:
         """Make a call now if the process still lives this life; later if it is frozen, never if that life is over."""
-        if life == self.life and self.running and not self.frozen and not self._due:
+        if life == self.life and self.takes_calls:
             call(*arguments)
         else:
-            self._call(life, call, arguments)
+            self.hold(life, call, arguments)
 
     # ---------------------------------------------------------------- scripts: work in several steps
 
@@ -92,13 +95,10 @@ class Process:
         """Return a wait of ``seconds``."""
         return lambda resume: self.later(seconds, resume, None)
 
-    def _call(self, life: int, call: Call, arguments: tuple[Any, ...]) -> None:
-        if life != self.life or not self.running:
-            return
-        if self.frozen or self._due:
+    def hold(self, life: int, call: Call, arguments: tuple[Any, ...]) -> None:
+        """Keep a call of a frozen process until it continues; discard one of a life that is over."""
+        if life == self.life and self.running:
             self._due.append((call, arguments))
-        else:
-            call(*arguments)
 
     # ---------------------------------------------------------------- hooks of the kinds of processes
 

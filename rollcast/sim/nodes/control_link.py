@@ -125,19 +125,18 @@ class ControlLink:
     def _beat(self, session: Session) -> None:
         if self._session is not session:
             return
-        if self._is_silent():
+        if not self._ground.network.cuts:
+            self._silent_since = None
+        elif self._is_silent():
             session.hang_up("no answer")
             self.ended(session, "no answer")
-        else:
-            session.send_to_coordinator(self._heartbeat())
-            self._process.later(self._ground.settings.heartbeat_s, self._beat, session)
+            return
+        session.send_to_coordinator(self._heartbeat())
+        self._process.later(self._ground.settings.heartbeat_s, self._beat, session)
 
     def _is_silent(self) -> bool:
         """Return whether no packet has got through for longer than the connection timeout."""
         network, here, there = self._ground.network, self._process.name, self._coordinator.name
-        if not network.cuts:
-            self._silent_since = None
-            return False
         if network.reaches(here, there) and network.reaches(there, here):
             self._silent_since = None
             return False

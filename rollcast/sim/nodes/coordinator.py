@@ -219,32 +219,37 @@ class CoordinatorNode(Server):
 
         Events that arrive while actions are carried out are queued: the core handles one event at a time.
         """
-        self._queue.append(event)
         if self._applying:
+            self._queue.append(event)
+            return
+        if self.core is None:
             return
         self._applying = True
-        now, settings, oracle = self.agenda.now, self.ground.settings, self.ground.oracle
+        self._handle(self.core, event)
         while self._queue and self.core is not None:
-            event = self._queue.popleft()
-            self.events += 1
-            dearer_checks = self.events % settings.validate_every == 0
-            try:
-                actions = self.core.handle(event, now)
-                if dearer_checks and settings.own_checks:
-                    self.core.validate()
-            except (AssertionError, ValueError, KeyError) as error:
-                self.fail(error)
-                return
-            self._cause = event
-            if self.leadership is not None and self.is_deposed:
-                oracle.deposed_handled(self.name, event, actions, now)
-            else:
-                oracle.coordinator_handled(event, actions, now)
-                if dearer_checks:
-                    oracle.coordinator_counts(self.core, now)
-            for action in actions:
-                self._carry_out(action)
+            self._handle(self.core, self._queue.popleft())
         self._applying = False
+
+    def _handle(self, core: CoordinatorCore, event: ev.Event) -> None:
+        now, settings, oracle = self.agenda.now, self.ground.settings, self.ground.oracle
+        self.events += 1
+        dearer_checks = self.events % settings.validate_every == 0
+        try:
+            actions = core.handle(event, now)
+            if dearer_checks and settings.own_checks:
+                core.validate()
+        except (AssertionError, ValueError, KeyError) as error:
+            self.fail(error)
+            return
+        self._cause = event
+        if self.leadership is not None and self.is_deposed:
+            oracle.deposed_handled(self.name, event, actions, now)
+        else:
+            oracle.coordinator_handled(event, actions, now)
+            if dearer_checks:
+                oracle.coordinator_counts(core, now)
+        for action in actions:
+            self._carry_out(action)
 
     # ---------------------------------------------------------------- sessions
 
@@ -385,6 +390,14 @@ class CoordinatorNode(Server):
                 self._kept(store.record_attempt(action))
             case act.StoreRollout():
                 self._kept(store.store_rollouts([action]), ev.RolloutStored(action.rollout_id))
+            case act.AnswerUpload():
+                self._answer_upload(action)
+            case act.ScoreRollout():
+                self.verifiers.score(action, self._verified)
+            case act.SendLeases():
+                self._send(action.peer_id, "leases", action.leases)
+            case act.SendAnnouncement():
+                self._announce_to(action)
             case act.StoreTurn():
                 stored = ev.TurnStored(action.rollout.lease_id, action.rollout.sample_index)
                 self._kept(store.store_turn(action), stored)
@@ -399,16 +412,8 @@ class CoordinatorNode(Server):
                     self._kept(committed, ev.RolloutStored(one.rollout_id))
             case OpenEpisode() | StepEpisode() | CloseEpisode():
                 self.environments.carry_out(action, self.apply)
-            case act.AnswerUpload():
-                self._answer_upload(action)
-            case act.ScoreRollout():
-                self.verifiers.score(action, self._verified)
             case act.ScoreEvaluation():
                 self.later(self.ground.settings.verify_s, self._evaluated, action)
-            case act.SendLeases():
-                self._send(action.peer_id, "leases", action.leases)
-            case act.SendAnnouncement():
-                self._announce_to(action)
             case act.RevokeLeases():
                 self._send(action.peer_id, "revoke", action)
             case act.SendPlan():

@@ -167,7 +167,7 @@ class FluidReceiver:
         node.disk.remove(f"part-{verified.version}")
         node.disk.write(name, verified)
         node.later(node.disk.sync_s(), node.disk.sync, name)
-        for old in node.disk.names("version-")[: -node.ground.settings.versions_kept]:
+        for old in [*held, name][: -node.ground.settings.versions_kept]:
             node.disk.remove(old)
         node.verified(verified)
 
