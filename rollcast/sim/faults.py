@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Literal
 
 from rollcast.runtime.errors import ConfigError
 from rollcast.sim.fleet import Fleet
@@ -22,32 +23,45 @@ from rollcast.sim.nodes.peer import PeerNode
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault: its description, its relative frequency and the function that injects it."""
+    """One kind of fault: its description, its relative frequency and the function that injects it.
+
+    ``needs``: the processes that a fleet must have for it.
+    """
 
     text: str
     weight: float
     happen: Callable[[Faults], None]
+    needs: Literal["", "peers", "cells"] = ""
+
+    def is_possible(self, fleet: Fleet) -> bool:
+        """Return whether the fleet has the processes that it needs."""
+        return {"": True, "peers": bool(fleet.peers), "cells": bool(fleet.cells)}[self.needs]
 
 
 class Faults:
     """The faults of one simulation.
 
     Args:
-        names: the kinds to inject; empty means all kinds.
+        names: the kinds to inject; empty means all kinds that the fleet has processes for.
 
     Raises:
-        ConfigError: a name is no kind of fault.
+        ConfigError: a name is no kind of fault, or of one that this fleet has no process for.
     """
 
     def __init__(self, fleet: Fleet, names: Sequence[str] = ()) -> None:
         unknown = [name for name in names if name not in KINDS]
         if unknown:
             raise ConfigError(f"no fault is called {unknown[0]}", fix=f"choose among {', '.join(KINDS)}")
+        possible = {name: kind for name, kind in KINDS.items() if kind.is_possible(fleet)}
+        missing = [name for name in names if name not in possible]
+        if missing:
+            what = f"the fault {missing[0]} needs {KINDS[missing[0]].needs}, and this fleet has none"
+            raise ConfigError(what, fix="leave it out, or add cells with --cells")
         self.fleet = fleet
         self.random: Random = fleet.ground.chance.of("faults")
         self.happened: list[str] = []
         self.ended_s = 0.0
-        self._kinds = {name: KINDS[name] for name in names or KINDS}
+        self._kinds = {name: possible[name] for name in names or possible}
         self._endings: dict[int, Callable[[], None]] = {}
         self._count = 0
 
@@ -117,6 +131,20 @@ def _kill_peer(faults: Faults) -> None:
 def _power_peer(faults: Faults) -> None:
     peer = faults.fleet.peers[faults.peer()]
     faults.down(peer, faults.seconds(1.0, 8.0), peer.disk)
+
+
+def _kill_cell(faults: Faults) -> None:
+    """Kill one process of a cell, or its whole site."""
+    cell = faults.random.choice(faults.fleet.cells)
+    killed = cell.processes if faults.random.random() < 0.25 else [faults.random.choice(cell.processes)]
+    for process in killed:
+        faults.down(process, faults.seconds(0.5, 8.0))
+
+
+def _cut_cell(faults: Faults) -> None:
+    cell, head, seconds = faults.random.choice(faults.fleet.cells), faults.fleet.coordinator, faults.seconds(1.0, 15.0)
+    faults.cut(cell.uplink.name, head.name, seconds)
+    faults.cut(head.name, cell.uplink.name, seconds)
 
 
 def _drain_peer(faults: Faults) -> None:
@@ -273,9 +301,9 @@ def _clock_jump(faults: Faults) -> None:
 
 #: Every kind of fault by its name on the command line.
 KINDS: dict[str, Fault] = {
-    "kill-peer": Fault("a peer is killed and restarts", 3.0, _kill_peer),
-    "power-peer": Fault("a peer's machine loses power", 1.5, _power_peer),
-    "drain-peer": Fault("a peer gets SIGTERM, and restarts", 1.5, _drain_peer),
+    "kill-peer": Fault("a peer is killed and restarts", 3.0, _kill_peer, "peers"),
+    "power-peer": Fault("a peer's machine loses power", 1.5, _power_peer, "peers"),
+    "drain-peer": Fault("a peer gets SIGTERM, and restarts", 1.5, _drain_peer, "peers"),
     "kill-coordinator": Fault("the coordinator is killed", 2.0, _kill_coordinator),
     "power-coordinator": Fault("the coordinator's machine loses power", 1.0, _power_coordinator),
     "kill-learner": Fault("the learner is killed at any moment", 2.0, _kill_learner),
@@ -286,21 +314,25 @@ KINDS: dict[str, Fault] = {
     "kill-origin": Fault("the origin is killed", 1.0, _kill_origin),
     "power-origin": Fault("the origin's machine loses power", 0.7, _power_origin),
     "partition": Fault("half of the peers are cut off from the coordinator", 1.0, _partition),
-    "one-way": Fault("messages pass between a peer and the coordinator in one direction only", 1.5, _one_way),
-    "alone": Fault("a peer is cut off from every process", 1.0, _alone),
+    "one-way": Fault("messages pass between a peer and the coordinator in one direction only", 1.5, _one_way, "peers"),
+    "alone": Fault("a peer is cut off from every process", 1.0, _alone, "peers"),
     "learner-cut": Fault(
         "the learner and the coordinator or the origin are cut off in one direction", 1.0, _learner_cut
     ),
-    "freeze": Fault("a process is suspended (SIGSTOP)", 1.5, _freeze),
-    "slow-disk": Fault("a disk takes up to a second a sync", 1.0, _slow_disk),
-    "full-disk": Fault("a disk is full", 1.0, _full_disk),
+    "freeze": Fault("a process is suspended (SIGSTOP)", 1.5, _freeze, "peers"),
+    "slow-disk": Fault("a disk takes up to a second a sync", 1.0, _slow_disk, "peers"),
+    "full-disk": Fault("a disk is full", 1.0, _full_disk, "peers"),
     "herd": Fault("all peers restart within a second", 0.5, _herd),
-    "repeats": Fault("the transport delivers a peer's uploads twice", 1.0, _repeats),
+    "repeats": Fault("the transport delivers a peer's uploads twice", 1.0, _repeats, "peers"),
     "weather": Fault("messages are lost or delayed", 1.0, _bad_weather),
-    "slow-peer": Fault("a peer generates several times slower", 1.5, _slow_peer),
-    "hung-engine": Fault("a peer's engine hangs: the peer heartbeats but returns no rollout", 1.5, _hung_engine),
-    "corrupt-relay": Fault("a peer relays wrong bytes", 0.7, _corrupt_relay),
-    "hostile-peer": Fault("a peer uploads invalid rollouts", 0.7, _hostile_peer),
+    "slow-peer": Fault("a peer generates several times slower", 1.5, _slow_peer, "peers"),
+    "hung-engine": Fault(
+        "a peer's engine hangs: the peer heartbeats but returns no rollout", 1.5, _hung_engine, "peers"
+    ),
+    "corrupt-relay": Fault("a peer relays wrong bytes", 0.7, _corrupt_relay, "peers"),
+    "hostile-peer": Fault("a peer uploads invalid rollouts", 0.7, _hostile_peer, "peers"),
     "verifiers": Fault("the verifiers fail on half of the rollouts, or on all of them", 1.0, _verifiers_fail),
     "clock": Fault("the coordinator's wall clock jumps by up to an hour", 0.5, _clock_jump),
+    "kill-cell": Fault("a process of a cell is killed, or all of them", 3.0, _kill_cell, "cells"),
+    "cut-cell": Fault("a cell and the head are cut off from each other", 1.5, _cut_cell, "cells"),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rollcast.sim.judge.oracle import Oracle
+from rollcast.sim.judge.verdicts import Violation
 from rollcast.sim.kernel.event_queue import Agenda
 from rollcast.sim.kernel.network import Network
 from rollcast.sim.kernel.process import Process
@@ -82,6 +83,7 @@ class Fleet:
         numbers = range(settings.peers + settings.hoarders + settings.pickers)
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in numbers]
         self.cells = [Cell(self, number) for number in range(1, settings.cells + 1)]
+        self.judges = [oracle, *(cell.ground.oracle for cell in self.cells)]
         if settings.operator_every_s:
             Operator(ground, lambda: self.coordinator)
         self.over = False  # the run has ended: the supervisor restarts no process any more
@@ -105,6 +107,11 @@ class Fleet:
         """Return every process of the fleet: coordinators, origin, learner, then the peers in order."""
         of_cells = [one for cell in self.cells for one in cell.processes]
         return [*self.coordinators, self.origin, self.learner, *self.peers, *of_cells]
+
+    @property
+    def violations(self) -> list[Violation]:
+        """Return what the judge of the run has found, then what those of its cells have."""
+        return [one for judge in self.judges for one in judge.violations]
 
     @property
     def coordinator(self) -> CoordinatorNode:
@@ -209,6 +216,7 @@ class Cell:
         name = f"cell-{number}"
         self.ground = ground = replace(head, oracle=Oracle(settings, head.trace))
         head.oracle.ledger.cells.add(name)
+        ground.oracle.ledger.head = head.oracle.ledger
         self.coordinator = CellCoordinatorNode(ground, f"{name}-coordinator")
         self.uplink = UplinkNode(head, fleet.coordinators, self.coordinator, name, settings.server_line)
         self.uplink.receiver = FluidReceiver(fleet.fluid, self.uplink)

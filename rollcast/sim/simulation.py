@@ -138,7 +138,7 @@ def _simulate(
         dropped=dict(sorted(counts.dropped.items())),
         ages=dict(sorted(oracle.ages.items())),
         faults={name: happened.count(name) for name in sorted(set(happened))},
-        checks=oracle.checks,
+        checks=sum(judge.checks for judge in fleet.judges),
         agenda_calls=agenda.done,
         core_events=sum(one.events for one in fleet.coordinators),
         cpu_s=time.process_time() - started_s,
@@ -147,7 +147,7 @@ def _simulate(
         evaluations_given_up=oracle.evaluation.given_up,
         t_bcast_s=bcast.percentile(50) or 0.0 if bcast else 0.0,
         t_bcast_p95_s=bcast.percentile(95) or 0.0 if bcast else 0.0,
-        violations=tuple(oracle.violations),
+        violations=tuple(fleet.violations),
     )
 
 
@@ -178,7 +178,7 @@ def _with_faults(
 
     def judged() -> bool:
         late = agenda.now > oracle.resume_by_s(seconds)
-        return late or oracle.last_progress_s > seconds or bool(oracle.violations)
+        return late or oracle.last_progress_s > seconds or any(judge.violations for judge in fleet.judges)
 
     agenda.run(seconds + fleet.settings.calm_limit_s + 1.0, judged)
     oracle.calm(seconds, agenda.now)
@@ -193,7 +193,7 @@ def _where(error: BaseException) -> str:
 def _end(fleet: Fleet) -> None:
     """End the run, let every peer drain, and check I10 and I11: all peers stop and no attempt stays open."""
     oracle = fleet.ground.oracle
-    if oracle.violations:
+    if fleet.violations:
         return
     fleet.ground.agenda.run(fleet.ground.agenda.now + DRAIN_S, lambda: fleet.coordinator.core is not None)
     coordinator = fleet.coordinator
@@ -210,6 +210,11 @@ def _end(fleet: Fleet) -> None:
     counts = coordinator.tables.counts()
     if counts.open:
         oracle.blame("I11", f"{counts.open} attempts are open after the end of the run", now)
-    running = [peer.name for peer in fleet.peers if peer.running]
+    for cell in fleet.cells:
+        still_open = cell.coordinator.tables.counts().open
+        if still_open:
+            cell.ground.oracle.blame("I11", f"{still_open} attempts are open in {cell.uplink.name} after the run", now)
+    peers = [*fleet.peers, *(peer for cell in fleet.cells for peer in cell.peers)]
+    running = [peer.name for peer in peers if peer.running]
     if running:
         oracle.blame("I10", f"{running} did not stop with the run", now, running[0])

@@ -40,6 +40,7 @@ QUICK = {
     "observations-trained": ("episode", 0),
     "commit-without-fence": ("leader", 11),
     "serve-before-epoch-read": ("I1", 0),
+    "refused-counts-as-delivered": ("cell", 0),
 }
 #: A change of cores or faults may move the seed. A hunt begins at the known one, as those before find nothing.
 SEEDS_MAX = 20
@@ -69,7 +70,7 @@ def test_planted_bugs_are_found_by_the_first_seeds(name: str) -> None:
 
 @pytest.mark.sim
 def test_without_a_bug_the_first_seed_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """With one coordinator and with a standby beside it, by the program that the gate starts."""
+    """With one coordinator, with a standby beside it and with two cells, by the program that the gate starts."""
     main("clean", "0", "1")
     assert json.loads(capsys.readouterr().out) == {"violations": []}
 

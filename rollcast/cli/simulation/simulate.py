@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +23,7 @@ FAULT_NAMES = (
     *("kill-peer", "power-peer", "drain-peer", "kill-coordinator", "power-coordinator", "kill-learner"),
     *("power-learner", "move-learner", "kill-origin", "power-origin", "partition", "one-way", "alone", "learner-cut"),
     *("freeze", "slow-disk", "full-disk", "herd", "repeats", "weather", "slow-peer", "hung-engine", "corrupt-relay"),
-    *("hostile-peer", "verifiers", "clock"),
+    *("hostile-peer", "verifiers", "clock", "kill-cell", "cut-cell"),
 )
 CHUNKED_PEERS_MAX = 16  # above it versions arrive at the time of the fluid bound
 EXIT_VIOLATED = 1
@@ -39,6 +40,7 @@ def simulate_fleet(
     gap_s: float | None = None,
     standard_mix: Annotated[bool, Parameter(name="--standard", negative=())] = False,
     standby: Annotated[bool, Parameter(negative=())] = False,
+    cells: int = 0,
     json_output: Json = False,
 ) -> int:
     """Simulate a run: the real cores of every role on virtual time, with every invariant checked after every event.
@@ -60,6 +62,9 @@ def simulate_fleet(
         Simulate the small fleet that the tests sample from this seed.
     standby
         Simulate a second coordinator, which shares the first one's database and takes over when that one is lost.
+    cells
+        Divide the workers among so many cells, each with a coordinator and an uplink of its own; with --standard, add
+        cells of two workers each.
     json_output
         Print one JSON object.
     """
@@ -69,6 +74,8 @@ def simulate_fleet(
         from rollcast.sim.simulation import simulate
 
     settings, seconds = _fleet(peers, hours, seed, standard_mix)
+    if cells:
+        settings = _in_cells(settings, cells, keep_peers=standard_mix)
     if standby:
         settings = replace(settings, coordinators=2)
     names = None if faults == "none" else () if faults == "all" else tuple(faults.split(","))
@@ -104,6 +111,17 @@ def _fleet(peers: int | None, hours: float | None, seed: int, standard_mix: bool
     if (peers is not None and peers < 1) or (hours is not None and hours <= 0.0):
         raise ConfigError("--peers and --hours must be above 0", fix="give at least one peer and some time")
     return settings, seconds if hours is None else 3600.0 * hours
+
+
+def _in_cells(settings: FleetSettings, cells: int, *, keep_peers: bool) -> FleetSettings:
+    """Return the fleet with cells: besides its workers, or with all of its workers in them."""
+    if not 0 < cells <= settings.peers:
+        fix = "give fewer cells than workers"
+        raise ConfigError(f"{settings.peers} workers cannot be divided among {cells} cells", fix=fix)
+    if keep_peers:
+        return replace(settings, cells=cells)
+    each = math.ceil(settings.peers / cells)
+    return replace(settings, peers=0, cells=cells, cell_peers=each, receiving="fluid")
 
 
 def _show(outcome: Outcome) -> None:

@@ -73,6 +73,8 @@ class LedgerJudge:
         self.trained_before: dict[int, int] = {0: 0}  # by step: rollouts in the batches of the steps below it
         self.liars: set[str] = set()
         self.cells: set[str] = set()  # members whose rollouts their own workers generate
+        self._from_cells: set[Key] = set()  # stored, and perhaps trained or dropped since
+        self.head: LedgerJudge | None = None  # of a cell: the judge of the run that it works for
         self._quarantined: set[str] = set()  # identities whose quarantine is durable
         self._last_lease = self._last_rollout = 0
         self._scored: set[int] = set()
@@ -126,6 +128,7 @@ class LedgerJudge:
             old.acknowledged.difference_update(old.rollouts[one][0] for one in self.batches[step])
             self._count_trained(step)
         here = {key for key, one in books.attempts.items() if one.durable}
+        self._from_cells |= {key for key in here if books.attempts[key].peer_id in self.cells}
         for key in sorted(old.acknowledged - here):
             if key in old.attempts:
                 self._blame("I1", f"the acknowledged rollout of lease {key[0]}, sample {key[1]} is lost", key[0])
@@ -211,7 +214,10 @@ class LedgerJudge:
         if self._episodes.ended(event.rollout_id):  # its score is stored with it
             self._scored.add(event.rollout_id)
         if found is not None and found[0] in self.books.attempts:
-            self.books.attempts[found[0]].durable = True
+            issued = self.books.attempts[found[0]]
+            issued.durable = True
+            if issued.peer_id in self.cells:
+                self._from_cells.add(found[0])
 
     def _was_scored(self, event: ev.RolloutScored) -> None:
         self._scored.add(event.rollout_id)
@@ -310,6 +316,8 @@ class LedgerJudge:
             books.dropped[action.reason] += 1
         if action.reason == "lease_expired":
             self._lost(issued.peer_id)
+        if action.reason == "delivered" and self.head is not None:
+            self._delivered(issued.slot[0], self.head)
         if _is_live(issued):
             books.live[issued.slot].remove(key)
         elif issued.rollout_id is not None:
@@ -321,6 +329,14 @@ class LedgerJudge:
             books.live.pop(issued.slot, None)
         books.acknowledged.discard(key)
         self._verdicts.trace.add(self._now, "dropped", action.lease_id, issued.slot, action.reason)
+
+    def _delivered(self, group_id: int, head: LedgerJudge) -> None:
+        """Check that the head has stored what this cell lets go of; the problem of a group names the head's lease."""
+        lease_id, sample_index = map(int, self._prompts[group_id].removeprefix("lent/").split("/"))
+        if (lease_id, sample_index) not in head._from_cells:
+            what = f"the rollout of the head's lease {lease_id}, sample {sample_index}, which the head has not stored"
+            self._blame("cell", f"a cell counts as delivered {what}", lease_id)
+        head._from_cells.discard((lease_id, sample_index))
 
     def _lost(self, peer_id: str) -> None:
         self._expired[peer_id] += 1

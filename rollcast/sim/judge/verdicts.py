@@ -30,6 +30,7 @@ RULES = {
     "evaluation": "each evaluation ends, its samples are what was leased, and none of them is trained on",
     "episode": "an episode is its turns and what its environment says to them; nothing of the latter is trained on",
     "leader": "after a take-over the former leader commits nothing and acknowledges nothing that is not stored",
+    "cell": "a cell lets go of a rollout as delivered only once the head has stored it",
     "activation": "no peer that is switched off, drained or banned gets work",
     "own": "a core's own assertions hold, and the store refuses no change",
 }

@@ -10,14 +10,18 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rollcast.sim.mutants import coordinator, episodes, leadership, processes
+from rollcast.sim.mutants import cells, coordinator, episodes, leadership, processes
 from rollcast.sim.mutants.planting import Mutant, planted
 from rollcast.sim.parallel import documents
 from rollcast.sim.simulation import simulate_standard
 
-MUTANTS: tuple[Mutant, ...] = coordinator.MUTANTS + episodes.MUTANTS + leadership.MUTANTS + processes.MUTANTS
+MUTANTS: tuple[Mutant, ...] = (
+    coordinator.MUTANTS + episodes.MUTANTS + leadership.MUTANTS + cells.MUTANTS + processes.MUTANTS
+)
 _SEEDS_A_PROCESS = 40  # clean ones
+_FLEETS: tuple[dict[str, Any], ...] = ({}, {"coordinators": 2}, {"cells": 2})  # that are simulated without a bug
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def hunts(mutants: Sequence[Mutant], seeds_max: int, processes: int) -> Iterator
 
 
 def violations(seeds: int, processes: int) -> Iterator[str]:
-    """Simulate so many seeds without a bug, with one coordinator and with two; yield what the judge finds."""
+    """Simulate so many seeds without a bug, in each kind of fleet (see _FLEETS); yield what the judge finds."""
     firsts = range(0, seeds, _SEEDS_A_PROCESS)
     commands = [_command("clean", first, min(seeds, first + _SEEDS_A_PROCESS)) for first in firsts]
     for found in documents(commands, processes):
@@ -64,9 +68,9 @@ def _command(*words: object) -> list[str]:
 
 def _violations(seeds: Iterable[int]) -> Iterator[str]:
     for seed in seeds:
-        for coordinators in (1, 2):
-            for violation in simulate_standard(seed, coordinators=coordinators).violations:
-                yield f"seed {seed}, coordinators {coordinators}: {violation}"
+        for fleet in _FLEETS:
+            for violation in simulate_standard(seed, **fleet).violations:
+                yield f"seed {seed}, {fleet or 'one coordinator'}: {violation}"
 
 
 def main(what: str, first: str, last: str) -> None:

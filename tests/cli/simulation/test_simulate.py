@@ -37,11 +37,21 @@ def test_a_standby_is_simulated_beside_the_leader(capsys: pytest.CaptureFixture[
     assert len(digests) == 2
 
 
+def test_workers_are_divided_among_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate_fleet(peers=6, cells=3, hours=0.1, faults="kill-cell", json_output=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["trained"] > 0
+    assert set(document["faults"]) == {"kill-cell"}
+
+
 def test_invalid_options_are_refused() -> None:
     with pytest.raises(ConfigError):
         simulate_fleet(peers=0)
     with pytest.raises(ConfigError):
         simulate_fleet(standard_mix=True, peers=4)
+    for cells in (-1, 5):
+        with pytest.raises(ConfigError, match="cannot be divided"):
+            simulate_fleet(peers=4, cells=cells)
     with pytest.raises(ConfigError, match="earthquake"):
         simulate_fleet(peers=4, hours=0.01, faults="earthquake")
 
