@@ -118,15 +118,18 @@ class Fleet:
         """Return the coordinator that leads, or led last."""
         return max(self.coordinators, key=lambda one: one.epoch)
 
-    def run(self, seconds: float, progress: Progress | None = None) -> None:
-        """Advance virtual time by ``seconds``; ``progress`` gets the share done so far, a hundred times."""
+    def run(self, seconds: float, progress: Progress | None = None, done: Callable[[], bool] | None = None) -> None:
+        """Advance virtual time by ``seconds``, or until ``done`` holds.
+
+        ``progress`` gets the share of ``seconds`` done so far, a hundred times.
+        """
         agenda = self.ground.agenda
         begin_s, end_s = agenda.now, agenda.now + seconds
         if progress is not None:
             for part in range(1, _PARTS):
-                agenda.run(begin_s + seconds * part / _PARTS)
+                agenda.run(begin_s + seconds * part / _PARTS, done)
                 progress(part / _PARTS)
-        agenda.run(end_s)
+        agenda.run(end_s, done)
 
     # ---------------------------------------------------------------- ends and starts
 

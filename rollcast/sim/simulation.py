@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -78,6 +78,7 @@ def simulate(
     gap_s: float = GAP_S,
     warm_up_s: float = 10.0,
     progress: Progress | None = None,
+    until_violation: bool = False,
 ) -> Outcome:
     """Simulate one fleet for ``seconds`` of virtual time, then end its run and check that the accounts close.
 
@@ -86,9 +87,10 @@ def simulate(
         gap_s: mean time between two faults, in virtual seconds.
         warm_up_s: virtual seconds before the first fault.
         progress: gets the share of ``seconds`` that is done.
+        until_violation: end the simulation at its first violation.
     """
     with rare_collections():
-        return _simulate(settings, seed, seconds, faults, gap_s, warm_up_s, progress)
+        return _simulate(settings, seed, seconds, faults, gap_s, warm_up_s, progress, until_violation)
 
 
 @contextmanager
@@ -110,16 +112,18 @@ def _simulate(
     gap_s: float,
     warm_up_s: float,
     progress: Progress | None,
+    until_violation: bool,
 ) -> Outcome:
     started_s = time.process_time()
     fleet = Fleet(settings, seed)
     agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
+    done = (lambda: bool(oracle.violations)) if until_violation else None
     happened: list[str] = []
     try:
         if faults is None:
-            fleet.run(seconds, progress)
+            fleet.run(seconds, progress, done)
         else:
-            happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s, progress)
+            happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s, progress, done)
         ran_s = agenda.now
         _end(fleet)
     except _BUGS as error:  # a core raised an error that it must never raise: a finding, which must not end the search
@@ -151,20 +155,29 @@ def _simulate(
     )
 
 
-def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool = True, **changes: Any) -> Outcome:
+def simulate_standard(
+    seed: int, faults: Sequence[str] = (), *, own_checks: bool = True, until_violation: bool = False, **changes: Any
+) -> Outcome:
     """Simulate the standard fault mix with this seed.
 
     Args:
         own_checks: whether the coordinator's core also runs its own ``validate()``; the mutation gate switches that
             off, so that only the independent judge can find a planted bug.
+        until_violation: end the simulation at its first violation.
         changes: settings of the fleet that differ from the mix's.
     """
     settings = replace(standard(seed), own_checks=own_checks, **changes)
-    return simulate(settings, seed, seconds=SECONDS, faults=faults)
+    return simulate(settings, seed, seconds=SECONDS, faults=faults, until_violation=until_violation)
 
 
 def _with_faults(
-    fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float, progress: Progress | None
+    fleet: Fleet,
+    names: Sequence[str],
+    seconds: float,
+    gap_s: float,
+    warm_up_s: float,
+    progress: Progress | None,
+    done: Callable[[], bool] | None,
 ) -> list[str]:
     """Inject faults for ``seconds``, then wait for the next step, no longer than invariant I10 allows.
 
@@ -174,7 +187,9 @@ def _with_faults(
     agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
     injected = Faults(fleet, names)
     injected.schedule(warm_up_s, seconds, gap_s)
-    fleet.run(seconds + 1e-6, progress)
+    fleet.run(seconds + 1e-6, progress, done)
+    if oracle.violations and done is not None:
+        return injected.happened
 
     def judged() -> bool:
         late = agenda.now > oracle.resume_by_s(seconds)

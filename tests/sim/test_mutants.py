@@ -82,7 +82,10 @@ def test_work_for_peers_that_are_switched_off_is_found() -> None:
     fleet = replace(priced(0), operator_every_s=2.0, own_checks=False)
     with planted(bug):
         found = simulate(fleet, 0, seconds=60.0, faults=()).violations
+        soon = simulate(fleet, 0, seconds=60.0, faults=(), until_violation=True)
     assert {one.rule for one in found} == {"activation"}
+    assert soon.violations[0] == found[0]
+    assert soon.seconds == found[0].at_s < 60.0
 
 
 def test_a_planted_bug_is_removed_again() -> None:

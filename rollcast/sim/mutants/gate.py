@@ -41,7 +41,7 @@ def hunt(mutant: Mutant, seeds: Iterable[int]) -> Hunt:
     """
     with planted(mutant):
         for seed in seeds:
-            violations = simulate_standard(seed, own_checks=False, **mutant.fleet).violations
+            violations = simulate_standard(seed, own_checks=False, until_violation=True, **mutant.fleet).violations
             if violations:
                 return Hunt(mutant, seed, violations[0].rule, violations[0].what)
     return Hunt(mutant, None, "", "")
