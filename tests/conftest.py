@@ -16,6 +16,7 @@ import structlog
 from hypothesis import settings
 
 import rollcast  # noqa: F401, before grpc, whose TLS it sets
+from rollcast.runtime import logs
 from tests.compiling import QUICK
 
 #: Tests with these markers start processes, browsers or whole fleets: seconds to minutes each.
@@ -61,10 +62,11 @@ def restored_numerics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_log_of_an_earlier_test() -> Iterator[None]:
-    """Return to the default logging after a test that configured it: its stream is closed with the test."""
+    """Return to the default logging after a test that configured it, and close the test's log file."""
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
+        logs._file.close()
 
 
 def pytest_configure() -> None:
