@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import difflib
+import functools
+import inspect
+import itertools
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +41,13 @@ IpNetworkText = Annotated[str, AfterValidator(_checked_network)]
 
 
 class ConfigModel(BaseModel):
-    """Base of every configuration class: frozen, without unknown keys, described by the docstrings of its fields."""
+    """Base of every configuration class: frozen, without unknown keys, described by the docstrings of its fields.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    ``describe`` reads these from the sources. pydantic can as well, but parses every class when it is imported, which
+    took a tenth of a coordinator's start.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -235,10 +244,11 @@ def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, 
 
 
 def _described(cls: type[BaseModel], prefix: str, known: dict[type, str]) -> Iterator[tuple[str, str, str]]:
+    meanings = _meanings(cls)
     for name, field in cls.model_fields.items():
         key, annotation = f"{prefix}{name}", field.annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):  # else its keys have the values
-            yield key, _default(field), " ".join((field.description or "").split())
+            yield key, _default(field), " ".join(meanings.get(name, "").split())
         for suffix, section in _sections(annotation):
             first = known.get(section)
             if suffix and first is not None:
@@ -247,6 +257,25 @@ def _described(cls: type[BaseModel], prefix: str, known: dict[type, str]) -> Ite
             if suffix:
                 known[section] = f"{key}{suffix}"
             yield from _described(section, f"{key}{suffix}.", known)
+
+
+def _meanings(cls: type[BaseModel]) -> dict[str, str]:
+    """Return the docstring under each field of a configuration class and of those that it extends."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        if issubclass(one, ConfigModel):
+            for field, below in itertools.pairwise(_classes_of(one.__module__)[one.__name__].body):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found[name] = text
+    return found
+
+
+@functools.cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes in a module's source by name."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def _default(field: FieldInfo) -> str:
