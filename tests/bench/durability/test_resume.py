@@ -13,6 +13,7 @@ from bench.durability.resume import ELSEWHERE, OCCURRENCE, STEPS, WHEN_RESUMED, 
 from bench.longrun.stalls import Moment
 from bench.wan import build
 from learner.kill_points import LABELS
+from tests.conftest import COMPILATION_CACHE
 from tests.learner.scripted_run import Authority
 
 PUBLISHED = [Moment(10.0, 3), Moment(20.0, 4)]
@@ -59,6 +60,8 @@ async def test_a_killed_learner_resumes_to_the_same_bits(tmp_path: Path) -> None
     A life costs seconds: `python -m bench resume` tries every label, and tests/learner/test_service.py ends a life
     between steps.
     """
+    COMPILATION_CACHE.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "compilation-cache").symlink_to(COMPILATION_CACHE)
     authority = Authority(tmp_path / "authority")
     kills = [Kill("version_half_written", 2), Kill("checkpoint_renamed", 1)]
     async with lives_of() as learner:
