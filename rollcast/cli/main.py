@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import sys
@@ -13,6 +14,9 @@ from cyclopts.config import Env
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.install import check_packages
 from rollcast.runtime.version import software_version
+
+#: While a role is imported: with Python's own, the garbage collector takes a sixth of the processor time.
+_GC_THRESHOLDS = (50_000, 20, 50)
 
 
 class _Variables(Env):
@@ -106,6 +110,7 @@ app.register_install_completion_command()
 
 def main() -> None:
     """Entry point of the ``rollcast`` script."""
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         check_packages()
         status = app(exit_on_error=False, print_error=False)

@@ -21,6 +21,7 @@ import psutil
 from rollcast.runtime.errors import PortInUse, RollcastError
 
 EXIT_INTERRUPTED = 130
+_GC_THRESHOLDS = (700, 10, 10)  # Python's own; the command line sets higher ones for its imports
 _SAME_SIGNAL_S = 0.5
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # mallopt(3)
@@ -59,6 +60,7 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> in
 
     # Imported modules never become garbage: the collector need not scan them again and again.
     gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         return asyncio.run(guarded())
     except RollcastError as error:
