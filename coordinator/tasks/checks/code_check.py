@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from coordinator.config.checks import CodeCheck
 from coordinator.tasks.checks.checker import Checker
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
@@ -29,8 +27,6 @@ PROGRAM_LENGTH_MAX = 256 << 10
 VALUE_LENGTH_MAX = 64 << 10  # characters of a result as text
 SANDBOX = Path(__file__).parents[1] / "sandbox"
 _FENCED = re.compile(r"```[ \t]*(?:[Pp]ython3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-
-log = structlog.get_logger()
 
 
 class CodeChecker(Checker):
@@ -55,7 +51,9 @@ class CodeChecker(Checker):
                 fix="make the interpreter readable for every user, or raise task.check.memory_bytes",
             )
         if ended.missing:
-            log.warning("programs are confined less than they could be", missing=dict(ended.missing))
+            import structlog  # loaded here, because every verifier process would load it, and what it imports
+
+            structlog.get_logger().warning("programs are confined less than they could be", missing=dict(ended.missing))
 
     def check(self, problem: Problem, completion_text: str) -> Score:
         tests = read_tests(problem.data["tests"])

@@ -7,14 +7,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
-
-import aiohttp
+from typing import TYPE_CHECKING, Any
 
 from coordinator.config.checks import HttpServiceConfig
 from coordinator.tasks.checks.task import ScoringFailure
 from rollcast.runtime.errors import TaskError
 from rollcast.runtime.waits import backoff_delays_s
+
+if TYPE_CHECKING:
+    import aiohttp  # loaded by the first request: every verifier process would spend a third of its start on it
 
 FAILURES_IN_A_ROW_MAX = 5
 """Requests that fail in a row, each after all its attempts, after which the service is left alone for a while."""
@@ -108,6 +109,8 @@ class ServiceClient:
 
     async def _attempt(self, path: str, body: bytes) -> tuple[str | tuple[Any], bool]:
         """Return the answer in a tuple; or why there is none, and whether another attempt may help."""
+        import aiohttp
+
         if self._session is None:
             headers = {"Content-Type": "application/json"}
             if self._secret:

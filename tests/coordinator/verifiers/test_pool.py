@@ -52,6 +52,12 @@ DEAF = (
 ANY = Problem("hostile:0", "a", "a", {})
 
 
+def test_a_process_imports_only_what_every_task_needs() -> None:
+    code = "import sys, coordinator.verifiers.worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"aiohttp", "numpy", "rich", "structlog"}.intersection(done.stdout.split())
+
+
 def hostile_task(folder: Path, mode: str = "good") -> str:
     return task_config_to_json(JsonlTask(kind="jsonl", path=folder / mode))
 
