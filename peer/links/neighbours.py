@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rollcast.wire.ids import EncodingId, PeerId, Version
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EncodingKey:
-    """One encoding of one version: the unit that is received and served."""
+class EncodingKey(NamedTuple):
+    """One encoding of one version: the unit that is received and served.
+
+    It is a tuple because dozens of look-ups are made with it for each chunk, and a dataclass is hashed in Python.
+    """
 
     version: Version
     encoding_id: EncodingId

@@ -135,6 +135,8 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
         return
     state.chunks_left += 1
     push = link.in_transport.popleft()
+    if not link.in_transport:
+        del state.sending[link_id]
     state.uplink.left(state.now_s)
     if push is not None:
         _count_as_sent(state, push.upstream)
@@ -163,10 +165,10 @@ def _has_slot(state: RelayState) -> bool:
     On a slow uplink a chunk for each of many links would delay all of them, and this process's own requests and reports
     behind them. A link whose chunk takes far longer than its share waits for the other end and holds no slot.
     """
-    if state.uplink.chunk_s <= 0.0:
+    if state.uplink.chunk_s <= 0.0 or len(state.sending) < _SLOTS_LEAST:
         return True
     since_s = _moving_since_s(state)
-    given = [one.given_at_s for one in state.links.values() if one.in_transport and one.given_at_s >= since_s]
+    given = [one.given_at_s for one in state.sending.values() if one.given_at_s >= since_s]
     return not given or len(given) < _slots(state.uplink.chunk_s_at_least(min(given), state.now_s))
 
 
@@ -208,9 +210,10 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
     encoding = state.encodings.get(key)
     if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
         return False
-    if not any(one.in_transport for one in state.links.values()):
+    if not state.sending:
         state.uplink.begins(state.now_s)
     link.in_transport.append(push)
+    state.sending[link.link] = link
     link.given_at_s, link.given_after = state.now_s, state.chunks_left
     if push is not None and state.settings.role != "origin" and state.reports(link.peer_id, push.stripe):
         link.owned.append(Owned(key, index, state.now_s, alone=False))
@@ -225,6 +228,7 @@ def release_copies(state: RelayState, link: LinkState) -> None:
     copies = link.copies()
     link.pushes.clear()
     link.in_transport.clear()
+    state.sending.pop(link.link, None)
     link.account = Account()
     for push in copies:
         _count_as_sent(state, push.upstream)

@@ -9,6 +9,8 @@ all neighbours. Near the end a root that would finish after the others gets no m
 
 from __future__ import annotations
 
+from collections import deque
+
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import forwarding
 from peer.relay.core.events import BroadcastStarted, CreditReceived, LinkId
@@ -51,12 +53,17 @@ def credit_received(state: RelayState, event: CreditReceived, now: float) -> Non
     link = state.links.get(event.link)
     if link is None:
         return
-    passed_on = set(event.indices)
-    for owned in [one for one in link.owned if one.key == event.key and one.index in passed_on]:
+    passed_on, held, kept = set(event.indices), len(link.owned), deque[Owned]()
+    for owned in link.owned:
+        if owned.index not in passed_on or owned.key != event.key:
+            kept.append(owned)
+            continue
         window = _window(state, link, owned)
         if window is not None:
-            window.observe(now - owned.given_at_s, len(link.owned))
-        link.owned.remove(owned)
+            window.observe(now - owned.given_at_s, held)
+        held -= 1
+    if len(kept) < len(link.owned):
+        link.owned = kept
         state.note_report(link.peer_id)
     issue(state, now)
 
@@ -96,8 +103,14 @@ def _next_broadcast(state: RelayState) -> Broadcast | None:
 
 def _all_have(state: RelayState, encoding: EncodingState) -> bool:
     """Return whether every neighbour has it, from this process before a restart or from another source."""
-    links = [state.link_to[peer_id] for peer_id in state.neighbours if peer_id in state.link_to]
-    return bool(links) and all(state.theirs(link, encoding).complete for link in links)
+    linked = False
+    for peer_id in state.neighbours:
+        link = state.link_to.get(peer_id)
+        if link is not None:
+            linked = True
+            if not state.theirs(link, encoding).complete:
+                return False
+    return linked
 
 
 def _backlog(state: RelayState, now: float) -> int:
@@ -107,7 +120,7 @@ def _backlog(state: RelayState, now: float) -> int:
     not count either: otherwise a few peers that request much would end the broadcast.
     """
     return sum(
-        len(link.copies())
+        link.copies_count
         for link in state.links.values()
         if not (state.is_stuck(link) or (link.in_transport and now - link.given_at_s > _STUCK_S))
     )
@@ -123,6 +136,8 @@ def _keeping_up(state: RelayState, roots: list[LinkState], size_bytes: int) -> l
     Such a root is given nothing until it has passed on what it has: the members below it request the chunks from their
     parents in other stripes. So a slow or dead root costs its own subtree, and not the whole stripe.
     """
+    if len(roots) == 1:
+        return roots
     used = {root.link: len(root.owned) / state.window_of(root.peer_id, size_bytes).chunks for root in roots}
     ordered = sorted(roots, key=lambda root: used[root.link])
     kept_least = (len(roots) + 1) // 2
@@ -146,13 +161,15 @@ def _best_stripe(
         roots = _roots(state, stripe)
         if not roots:
             continue
-        roots = _keeping_up(state, roots, size_bytes)
-        windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
-        service_s = max(window.service_s for window in windows.values())
+        service_s, used, has_failed = 0.0, 0.0, False
+        for root in _keeping_up(state, roots, size_bytes):
+            window = state.window_of(root.peer_id, size_bytes)
+            service_s = max(service_s, window.service_s)
+            used = max(used, len(root.owned) / window.chunks)
+            has_failed |= root.link == failed
         if service_s > 0.0:  # otherwise no root of it has passed on a chunk yet
             fastest_s = min(fastest_s, service_s)
-        used = max(len(root.owned) / windows[root.link].chunks for root in roots)
-        offers.append((failed in windows, used, stripe, service_s))
+        offers.append((has_failed, used, stripe, service_s))
     in_time_s = remaining_s + _SLOWER_AT_END_MOST * fastest_s
     usable = [offer for offer in offers if offer[1] < 1.0 and offer[3] <= in_time_s]
     return min(usable)[2] if usable else None

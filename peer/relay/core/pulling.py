@@ -74,10 +74,12 @@ def note_arrival(encoding: EncodingState, index: int, now: float) -> None:
 
 def _passed_at(encoding: EncodingState, index: int) -> float | None:
     """Return when a chunk with this index or a higher one first came; None if that is longer ago than is noted."""
-    for at_s, frontier in encoding.frontier_at:
-        if frontier >= index:
-            return at_s
-    return None
+    passed_at_s = None
+    for at_s, frontier in reversed(encoding.frontier_at):  # most chunks are hardly behind the newest
+        if frontier < index:
+            break
+        passed_at_s = at_s
+    return passed_at_s
 
 
 def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
@@ -87,11 +89,7 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
     least_s = settings.late_s_least_at_end if ending else settings.late_s_least
     usual_s = min(encoding.lag_s, _LAG_S_MOST) if ending else _usual_s(encoding, now)
     before_s = now - max(least_s, usual_s)
-    below = 0
-    for at_s, frontier in encoding.frontier_at:
-        if at_s > before_s:
-            break
-        below = frontier
+    below = next((frontier for at_s, frontier in reversed(encoding.frontier_at) if at_s <= before_s), 0)
     if encoding.pushed_at_s <= before_s:
         below = max(below, encoding.frontier)  # not every rise is noted
     quiet = now - encoding.pushed_at_s >= _quiet_s(state, encoding)

@@ -143,6 +143,12 @@ class LinkState:
         waiting = [push for pushes in self.pushes.values() for push in pushes]
         return [push for push in self.in_transport if push is not None] + waiting
 
+    @property
+    def copies_count(self) -> int:
+        """Return how many copies for this child have not left."""
+        leaving = sum(push is not None for push in self.in_transport) if self.in_transport else 0
+        return leaving + sum(map(len, self.pushes.values()))
+
 
 @dataclass(slots=True)
 class Source:
@@ -297,6 +303,7 @@ class RelayState:
     chunks_left: int = 0  # chunks that left this process, on all links
     uplink: UplinkPace = field(default_factory=UplinkPace)
     turns: deque[LinkId] = field(default_factory=deque)  # links with chunks that wait for their turn
+    sending: dict[LinkId, LinkState] = field(default_factory=dict)  # links with a chunk that has not left
     plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
     stripes: dict[StripeId, Stripe] = field(default_factory=dict)  # the plan's, to look up
     failed_until_s: dict[PeerId, float] = field(default_factory=dict)  # relays whose heirs are sent their chunks
@@ -379,6 +386,10 @@ class RelayState:
         if stripe is None:
             return []
         adopted = stripe.adopted if sender is not None and sender.peer_id == stripe.guardian else ()
+        if not adopted and not self.failed_until_s:  # as nearly always: this function runs for each chunk
+            linked = [self.link_to.get(peer_id) for peer_id in stripe.children]
+            if None not in linked:
+                return [link for link in linked if link is not None and link is not sender]
         links = [self.link_to[peer_id] for peer_id in adopted if peer_id in self.link_to]
         for peer_id in stripe.children:
             child = self.link_to.get(peer_id)
@@ -427,6 +438,7 @@ class RelayState:
     def validate(self) -> None:
         """Assert the invariants of the state; tests call this after each event."""
         settings = self.settings
+        assert self.sending == {link.link: link for link in self.links.values() if link.in_transport}
         for link in self.links.values():
             assert len(link.in_transport) <= settings.outbox_chunks, link
             assert all(len(pushes) <= settings.pushes_most for pushes in link.pushes.values()), link
