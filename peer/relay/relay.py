@@ -120,7 +120,13 @@ class Relay:
         )
         self._links: dict[LinkId, RelayLink] = {}
         self._background = Background("relay task failed")
-        self._sending = RelaySending(self._links, self._versions, sent=self._handle, spawn=self._background.spawn)
+        self._sending = RelaySending(
+            self._links,
+            self._versions,
+            sent=self._handle,
+            spawn=self._background.spawn,
+            soon=asyncio.get_running_loop().call_soon,
+        )
         self._accusations = Accusations(run_id, identity, self._versions, self._sending.read, on_accuse)
         self._upgrading = Upgrading(self.transports, self, random.SystemRandom())
         self._last_link = 0

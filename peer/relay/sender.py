@@ -24,6 +24,7 @@ from peer.relay.core.events import ChunkSent, LinkId
 from peer.relay.link import RelayLink
 from peer.relay.versions import RelayVersions
 from rollcast.wire.ids import ChunkIndex, Version
+from rollcast.wire.limits import CREDIT_CHUNKS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
@@ -48,6 +49,7 @@ class RelaySending:
         links: the open links, as the relay keeps them.
         sent: called for a chunk that cannot be sent; its receiver requests it elsewhere, as when a chunk is late.
         spawn: runs a coroutine that waits for the disk.
+        soon: calls a function once the events that are here already have been handled.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class RelaySending:
         *,
         sent: Callable[[ChunkSent], None],
         spawn: Callable[[Coroutine[None, None, None]], None],
+        soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self.gate = NetworkGate()
         """The owner's limits on chunks."""
@@ -64,13 +67,17 @@ class RelaySending:
         self._versions = versions
         self._sent = sent
         self._spawn = spawn
+        self._soon = soon
+        self._credits: dict[tuple[LinkId, EncodingKey], list[int]] = {}
 
     def send(self, action: Send) -> None:
         """Carry out an action; it has no effect if its link is gone."""
         match action:
             case SendChunk():
                 self._chunk(action)
-            case SendWant() | SendRequest() | SendHave() | SendCredit() | SendGot() | SendDecline() | SendCancel():
+            case SendCredit():
+                self._credit(action)
+            case SendWant() | SendRequest() | SendHave() | SendGot() | SendDecline() | SendCancel():
                 self.post(action.link, message_of(action))
             case SendAnnouncement(link=link, version=version):
                 self._announcement(link, version)
@@ -84,6 +91,19 @@ class RelaySending:
         link = self._links.get(link_id)
         if link is not None:
             link.link.send(message)
+
+    def _credit(self, action: SendCredit) -> None:
+        """Send reports together: small chunks arrive several at a time, and each would cost both ends a message."""
+        if not self._credits:
+            self._soon(self._send_credits)
+        self._credits.setdefault((action.link, action.key), []).extend(action.indices)
+
+    def _send_credits(self) -> None:
+        credits, self._credits = self._credits, {}
+        for (link, key), indices in credits.items():
+            for first in range(0, len(indices), CREDIT_CHUNKS_MAX):
+                part = tuple(indices[first : first + CREDIT_CHUNKS_MAX])
+                self.post(link, message_of(SendCredit(link, key, part)))
 
     def _chunk(self, action: SendChunk) -> None:
         if not self.gate.send:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
 from peer.links.gate import NetworkGate
 from peer.links.neighbours import EncodingKey
 from peer.links.transport import LinkMeasurement, LinkReceiver
-from peer.relay.core.actions import SendAnnouncement, SendChunk, SendChunkList, SendWant
+from peer.relay.core.actions import SendAnnouncement, SendChunk, SendChunkList, SendCredit, SendWant
 from peer.relay.core.events import ChunkSent, LinkId
 from peer.relay.link import RelayLink
 from peer.relay.sender import RelaySending
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, StripeId, Version
+from rollcast.wire.limits import CREDIT_CHUNKS_MAX
 from rollcast.wire.links.frames import LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
@@ -117,15 +118,18 @@ LINK, GONE = LinkId(1), LinkId(2)
 class World:
     def __init__(self, in_memory: bytes | None, on_disk: bytes | None = None) -> None:
         self.posted: list[str | None] = []
+        self.credited: list[tuple[int, ...]] = []
         self.chunks: list[bytes] = []
         self.events: list[ChunkSent] = []
         self.waiting: list[Coroutine[None, None, None]] = []
+        self.soon: list[Callable[[], None]] = []
 
         async def read(*_: object) -> bytes | None:
             return on_disk
 
         def post(message: pb.LinkMessage) -> None:
             self.posted.append(message.WhichOneof("body"))
+            self.credited += [tuple(message.credit.indices)] if message.HasField("credit") else []
 
         link = SimpleNamespace(
             link=SimpleNamespace(send=post),
@@ -138,7 +142,11 @@ class World:
             worker=SimpleNamespace(ahead=SimpleNamespace(read=read)),
         )
         self.sending = RelaySending(
-            cast(Any, {LINK: link}), cast(Any, versions), sent=self.events.append, spawn=self.waiting.append
+            cast(Any, {LINK: link}),
+            cast(Any, versions),
+            sent=self.events.append,
+            spawn=self.waiting.append,
+            soon=self.soon.append,
         )
 
     async def chunk(self, link: LinkId = LINK) -> None:
@@ -171,3 +179,16 @@ async def test_messages_go_to_open_links_only() -> None:
     await world.chunk(GONE)
     assert world.posted == ["want", "announcement", "chunk_list"]
     assert not world.chunks
+
+
+def test_credits_of_one_moment_are_one_message_for_each_encoding() -> None:
+    world, other = World(b"x"), EncodingKey(Version(2), EncodingId(0))
+    for key, indices in ((KEY, (3,)), (other, (0,)), (KEY, (1, 4))):
+        world.sending.send(SendCredit(LINK, key, indices))
+    world.sending.send(SendCredit(GONE, KEY, (7,)))
+    assert (world.posted, len(world.soon)) == ([], 1)
+    world.soon.pop()()
+    assert world.credited == [(3, 1, 4), (0,)]
+    world.sending.send(SendCredit(LINK, KEY, tuple(range(CREDIT_CHUNKS_MAX + 1))))
+    world.soon.pop()()
+    assert world.credited[2:] == [tuple(range(CREDIT_CHUNKS_MAX)), (CREDIT_CHUNKS_MAX,)]
