@@ -171,6 +171,10 @@ class PublishConfig(ConfigModel):
     states_in_memory: bool = True
     """Whether states that follow from others by deltas are kept in memory, as many as fit, and not written to disk. A
     learner whose processes write versions into a run folder that they share writes all of them."""
+    newest_in_memory_only: bool = False
+    """Whether only the newest version's state is kept in memory. A step then needs memory for one state, because the
+    version before gives its own back while the new one is written; older versions are made from the disk again when
+    their rollouts are trained on, which costs a pass over the state for each."""
     timeout_s: float = Field(60.0, gt=0.0)
     """Seconds within which the origin must acknowledge one version as durable."""
     keep_versions: int = Field(16, ge=2)

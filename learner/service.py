@@ -274,6 +274,7 @@ class _Life:
             self._folder.versions,
             mapped=int(self._facts.info.staleness_limit) + 2,
             in_memory=config.publish.keeps_states_in_memory and not config.distributed.shared_run_folder,
+            newest_only=config.publish.newest_in_memory_only,
         )
 
     def _evaluations(self, sets: Mapping[str, HeldOut], trainer: Trainer, retained: RetainedVersions) -> Evaluations:

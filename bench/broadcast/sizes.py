@@ -38,7 +38,12 @@ _GIB = 1 << 30
 _SAMPLE_S = 0.02
 _POLL_S = 0.02
 _SETTLE_S = 1.0
-_SETTINGS = ("learner.publish.deltas=true", "learner.publish.squash_versions=0", "origin.link.relay_on_arrival=true")
+_SETTINGS = (
+    "learner.publish.deltas=true",
+    "learner.publish.squash_versions=0",
+    "learner.publish.newest_in_memory_only=true",
+    "origin.link.relay_on_arrival=true",
+)
 _ROLES = ("learner", "origin", "peer")
 
 

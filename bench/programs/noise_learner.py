@@ -170,8 +170,13 @@ class NoiseLearner:
         self._limit_s = limit_s
         self._weights: LayerStack | FileWeights | None = None
         self._made_at = 0.0  # Unix time at which the newest state was made, or began to be frozen
-        folder, in_memory = RunFolder(config.run_folder).prepare().versions, config.publish.keeps_states_in_memory
-        self._retained = RetainedVersions(folder, mapped=1, in_memory=in_memory)
+        publish = config.publish
+        self._retained = RetainedVersions(
+            RunFolder(config.run_folder).prepare().versions,
+            mapped=1,
+            in_memory=publish.keeps_states_in_memory,
+            newest_only=publish.newest_in_memory_only,
+        )
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
         """Publish a version at each command until stdin is closed.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from learner.publishing.growth import Wait, unheeded
+from learner.publishing.growth import Progress, Wait, unheeded
 from learner.publishing.mapped_files import STRETCH_BYTES, chunk_hashes_of, give_back, hash_of
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
@@ -49,6 +49,7 @@ def encode(
     *,
     chunk_size_bytes: int,
     wait: Wait = unheeded,
+    passed: Progress = unheeded,
 ) -> tuple[bytes, dict[EncodingId, Encoded]]:
     """Return the hash of a snapshot, its keyframe and its deltas, all of which are made at the same time.
 
@@ -59,16 +60,21 @@ def encode(
         state_of: returns the learner's own copy of the version that a delta starts from; it may raise CheckpointError.
         chunk_size_bytes: chunk size of all encodings; 0: each encoding gets one that suits its size.
         wait: waits until bytes of the snapshot are written.
+        passed: called with offsets below which the delta from the version before reads neither state any more.
     """
 
     def delta(encoding_id: EncodingId, base: Version) -> Encoded | None:
+        # Older states are made of newer ones by the deltas between them (learner.publishing.lineage).
+        is_previous = encoding_id == PREVIOUS_ID
+        heed = passed if is_previous else unheeded
         try:
             record, old = state_of(encoding_id, base)
+            data = _delta(record, old, snapshot, wait, heed, invertible=is_previous)
         except CheckpointError as error:
             _log.warning("no delta from a version that cannot be read", base=base, reason=str(error))
             return None
-        # Older states are made of newer ones by the deltas between them (learner.publishing.lineage).
-        data = _delta(record, old, snapshot, wait, invertible=encoding_id == PREVIOUS_ID)
+        finally:
+            heed(len(snapshot.state_bytes))  # also where no delta is made
         return None if data is None else cut_up(data, chunk_size_bytes)
 
     with ThreadPoolExecutor(2 + len(bases), thread_name_prefix="encode") as pool:
@@ -80,14 +86,20 @@ def encode(
 
 
 def _delta(
-    record: VersionRecord, old: BytesLike, snapshot: Snapshot, wait: Wait, *, invertible: bool
+    record: VersionRecord, old: BytesLike, snapshot: Snapshot, wait: Wait, passed: Progress, *, invertible: bool
 ) -> bytearray | None:
     if record.tensors != snapshot.tensors:
         return None
     most_bytes = int(DELTA_SHARE_MAX * len(snapshot.state_bytes))
     delta, new = bytearray(), snapshot.state_bytes
     pieces = encode_delta(
-        snapshot.tensors, old, new, invertible=invertible, before_reading=wait, threads=threads_for_a_pass()
+        snapshot.tensors,
+        old,
+        new,
+        invertible=invertible,
+        before_reading=wait,
+        after_reading=passed,
+        threads=threads_for_a_pass(),
     )
     for block, piece in enumerate(pieces):
         if len(delta) + len(piece) > most_bytes:

@@ -46,12 +46,17 @@ class Write:
 
 
 class Growth:
-    """How many bytes of a state are written. Any thread may report or wait."""
+    """How many bytes of a state are written. Any thread may report or wait.
+
+    The writer may be held back so that it stays close to a reader, which frees memory for what is written.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0  # from the beginning to the newest report
         self._started_s = time.monotonic()
         self._written_bytes = 0
+        self._passed_bytes = 0
+        self._ahead_bytes: int | None = None  # that may be written before the reader has passed them
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
@@ -60,6 +65,25 @@ class Growth:
         with self._changed:
             self._written_bytes = max(self._written_bytes, written_bytes)
             self.seconds = time.monotonic() - self._started_s
+            self._changed.notify_all()
+            self._changed.wait_for(self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        return self._ahead_bytes is None or self._written_bytes - self._passed_bytes <= self._ahead_bytes
+
+    def hold_back(self, ahead_bytes: int | None) -> None:
+        """Let the writer be at most so many bytes ahead of the reader from now on; None: it is not held back.
+
+        It stops at the end of a tensor. Whoever holds it back calls ``passed`` meanwhile, and this with None at last.
+        """
+        with self._changed:
+            self._ahead_bytes = ahead_bytes
+            self._changed.notify_all()
+
+    def passed(self, until_bytes: int) -> None:
+        """Note that the reader needs no bytes before this offset any more."""
+        with self._changed:
+            self._passed_bytes = max(self._passed_bytes, until_bytes)
             self._changed.notify_all()
 
     def failed(self, error: Exception) -> None:

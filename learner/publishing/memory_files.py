@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from typing import Any
 
 from rollcast.wire.versions.state_memory import fits_in_memory
 
@@ -44,6 +47,63 @@ class MemoryMap(mmap.mmap):
     file: MemoryFile
 
 
+GIVEN_BACK_BYTES = 8 << 20
+"""Bytes that a spent state frees at a time, but for the last."""
+
+
+class SpentState:
+    """A state in memory that is read for the last time, in ascending order; its memory is freed behind the reader.
+
+    So a state and the one that follows from it take the memory of one, where the second is written as the first is
+    read.
+
+    Attributes:
+        view: its bytes; those that were passed read as zeros.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+
+    def __init__(self, file: MemoryFile, size_bytes: int) -> None:
+        self.view = file.map(size_bytes)
+        self._removable = mmap.mmap(file.descriptor, size_bytes)  # pages are removed through a mapping that may write
+        self._freed_bytes = 0
+
+    def passed(self, until_bytes: int) -> None:
+        """Free the memory before this offset, below which nothing is read any more."""
+        size_bytes = len(self.view)
+        stop = until_bytes if until_bytes == size_bytes else until_bytes // GIVEN_BACK_BYTES * GIVEN_BACK_BYTES
+        if stop > self._freed_bytes:
+            self._removable.madvise(mmap.MADV_REMOVE, self._freed_bytes, stop - self._freed_bytes)
+            self._freed_bytes = stop
+
+
+def _references(states: Mapping[Any, tuple[Any, Any]], key: Any) -> tuple[int, int]:
+    return sys.getrefcount(states[key]), sys.getrefcount(states[key][1])
+
+
+_ALONE = _references({0: (None, memoryview(bytearray(1)))}, 0)
+"""References to an entry, and to the state in it, that only the dictionary holds."""
+
+
+def take_unread(states: MutableMapping[Any, tuple[Any, Any]], key: Any) -> MemoryFile | None:
+    """Remove a state in memory that nothing else reads from a dictionary of (anything, state), and return its file.
+
+    Returns None, and removes nothing, if it is not in memory or may be read elsewhere.
+    """
+    mapped = getattr(states[key][1], "obj", None)
+    if not isinstance(mapped, MemoryMap) or _references(states, key) != _ALONE:
+        return None
+    record, state = states.pop(key)
+    state.release()
+    try:
+        mapped.close()  # it refuses while any other view of it exists
+    except BufferError:
+        states[key] = record, memoryview(mapped)
+        return None
+    return mapped.file
+
+
 class MemoryFiles:
     """Opens memory files; that of a state that is no longer used is opened again for the next one.
 
@@ -66,6 +126,10 @@ class MemoryFiles:
 
     def give_back(self, descriptor: int) -> None:
         """Take the descriptor of a file that is no longer used."""
+        found = os.fstat(descriptor)
+        if 512 * found.st_blocks < found.st_size:  # spent: the next state would need as much memory as in a new file
+            os.close(descriptor)
+            return
         with self._lock:
             descriptor, self._spare = self._spare, descriptor
         if descriptor >= 0:

@@ -42,6 +42,7 @@ from rollcast.wire.versions.records import (
     verify_announcement,
 )
 
+_AHEAD_BYTES = 16 << 20  # of a state that is written in the memory of the one before, ahead of what is encoded
 PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # the slowest origin that can keep up; larger versions may take longer to push
 
 
@@ -253,10 +254,9 @@ class Publisher:
         )
 
     def _encode_and_keep(self, version: Version, snapshot: Snapshot) -> Prepared:
-        bases, wait = self._bases(version), _wait_for(snapshot)
+        bases = self._bases(version)
         with self._stage("encode"):
-            size = self._config.chunk_size_bytes
-            digest, encodings = encode(snapshot, bases, self._state_for, chunk_size_bytes=size, wait=wait)
+            digest, encodings = self._encode(snapshot, bases)
         kill_point("state_hashed")
         base = self._base_of(version)
         signed = self._sign(version, snapshot, digest, encodings, bases, None if base is None else base.signed)
@@ -265,6 +265,30 @@ class Publisher:
         with self._stage("keep"):
             self._retained.retain(signed, snapshot, deltas)
         return Prepared(signed, encodings, base)
+
+    def _encode(
+        self, snapshot: Snapshot, bases: Mapping[EncodingId, Version]
+    ) -> tuple[bytes, dict[EncodingId, Encoded]]:
+        """Encode a snapshot. Where memory is kept for one state only, the version before gives its own back meanwhile,
+        and the snapshot is written no faster than that."""
+        size, wait = self._config.chunk_size_bytes, _wait_for(snapshot)
+        spent = self._retained.spend(bases[PREVIOUS_ID]) if PREVIOUS_ID in bases else None
+        if spent is None or not isinstance(snapshot, FrozenSnapshot):
+            return encode(snapshot, bases, self._state_for, chunk_size_bytes=size, wait=wait)
+        record, old = spent
+
+        def state_of(encoding_id: EncodingId, base: Version) -> tuple[VersionRecord, BytesLike]:
+            return (record, old.view) if encoding_id == PREVIOUS_ID else self._state_for(encoding_id, base)
+
+        def passed(until_bytes: int) -> None:
+            old.passed(until_bytes)
+            snapshot.growth.passed(until_bytes)
+
+        snapshot.growth.hold_back(_AHEAD_BYTES)
+        try:
+            return encode(snapshot, bases, state_of, chunk_size_bytes=size, wait=wait, passed=passed)
+        finally:
+            snapshot.growth.hold_back(None)
 
     def _base_of(self, version: Version) -> Prepared | None:
         """Return version 0 if this one holds adapters over it.

@@ -22,7 +22,7 @@ from learner.kill_points import kill_point
 from learner.publishing.growth import Growth, Write
 from learner.publishing.lineage import Path as Way
 from learner.publishing.mapped_files import hash_of, map_file
-from learner.publishing.memory_files import MemoryFile, MemoryFiles, MemoryMap
+from learner.publishing.memory_files import MemoryFile, MemoryFiles, MemoryMap, SpentState, take_unread
 from learner.publishing.rebuilding import Delta, apply_in_place, rebuild
 from learner.publishing.version_files import FIX, VersionFiles
 from rollcast.policy.config import ModelConfig
@@ -142,11 +142,13 @@ class RetainedVersions:
             hash only once.
         in_memory: keep states that follow from others by deltas in memory and not on disk. Otherwise each version has
             its raw state on disk.
+        newest_only: keep one state in memory, whatever ``mapped`` is, and let the next one have its memory.
     """
 
-    def __init__(self, folder: Path, *, mapped: int, in_memory: bool = False) -> None:
+    def __init__(self, folder: Path, *, mapped: int, in_memory: bool = False, newest_only: bool = False) -> None:
         self._folder = folder
-        self._mapped = mapped
+        self._mapped = 1 if newest_only else mapped
+        self._newest_only = newest_only
         self._in_memory = in_memory
         self._files = VersionFiles(folder)
         self._memory = MemoryFiles()
@@ -162,7 +164,8 @@ class RetainedVersions:
 
     def map_at_least(self, versions: int) -> None:
         """Keep so many versions' states mapped from now on, if it were fewer."""
-        self._mapped = max(self._mapped, versions)
+        if not self._newest_only:
+            self._mapped = max(self._mapped, versions)
 
     # ------------------------------------------------------------ new versions
 
@@ -304,6 +307,26 @@ class RetainedVersions:
             found = self._states.get(version)
         return found or self._read(version)
 
+    def spend(self, version: Version) -> tuple[VersionRecord, SpentState] | None:
+        """Return a state that is given up while it is read, if only the newest is kept in memory and this is it.
+
+        Afterwards the version is made of those on disk, or of the next one. Returns None, and gives up nothing, if
+        another reader may use it.
+
+        Raises:
+            RunFolderError: it cannot be mapped.
+        """
+        with self._lock:
+            copying = self._copying is not None and not self._copying.done()
+            if not self._newest_only or version not in self._states or copying:
+                return None
+            record = self._states[version][0]
+            file = take_unread(self._states, version)
+        try:
+            return None if file is None else (record, SpentState(file, record.state_size_bytes))
+        except OSError as error:
+            raise run_folder_error(self._folder, error) from None
+
     def moving_base(self, version: Version) -> Kept:
         """Return what `base` does, of a version that moves forward from call to call; for one thread at a time.
 
@@ -405,6 +428,8 @@ class RetainedVersions:
 
     def _remember(self, record: VersionRecord, state: BytesLike) -> None:
         with self._lock:
+            if self._newest_only and any(version > record.version for version in self._states):
+                return
             self._states[record.version] = (record, state)
             self._states.move_to_end(record.version)
             while len(self._states) > self._mapped:

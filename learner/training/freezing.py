@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,8 @@ WRITERS = 4
 """Threads that copy shards to the host and write them."""
 BAND_BYTES = 8 << 20
 """Most bytes that a thread joins from several shards before it writes them."""
+
+_BOXES_AHEAD = 4 * WRITERS  # that wait to be written: ``progress`` may hold the writing back
 
 Rows = np.ndarray[Any, Any]
 
@@ -78,7 +81,14 @@ def _write_shards(
     """Write the shards of this process into the file, tensor by tensor, and remove each copy from the dictionary."""
     with path.open("r+b") as file, ThreadPoolExecutor(WRITERS, thread_name_prefix="freeze") as pool:
         half = len(copies) // 2
-        written: list[tuple[int, list[Future[None]]]] = []  # the end of each tensor in the file
+        written: deque[tuple[int, list[Future[None]]]] = deque()  # the end of each tensor in the file
+
+        def report_first() -> None:
+            end_bytes, pending = written.popleft()
+            for each in pending:
+                each.result()
+            progress(end_bytes)
+
         for name in sorted(copies, key=lambda name: specs[name].offset_bytes):
             boxes = _boxes(copies.pop(name))
             pending = [pool.submit(_write_parts, file.fileno(), specs[name], parts) for parts in boxes]
@@ -86,10 +96,10 @@ def _write_shards(
             if len(copies) == half:
                 pending.append(pool.submit(kill_point, "version_half_written"))
             written.append((specs[name].offset_bytes + specs[name].size_bytes, pending))
-        for end_bytes, pending in written:
-            for each in pending:
-                each.result()
-            progress(end_bytes)
+            while sum(len(pending) for _, pending in written) > _BOXES_AHEAD:
+                report_first()
+        while written:
+            report_first()
 
 
 def _boxes(array: jax.Array) -> list[list[jax.Shard]]:

@@ -90,6 +90,7 @@ def encode_delta(
     *,
     invertible: bool = False,
     before_reading: Callable[[int], None] = lambda until_bytes: None,
+    after_reading: Callable[[int], None] = lambda until_bytes: None,
     threads: int = 1,
 ) -> Iterator[bytes]:
     """Yield the delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
@@ -100,6 +101,7 @@ def encode_delta(
         new_state: the state that the receiver is to hold.
         invertible: make a delta that also leads from ``new_state`` back to ``old_state``.
         before_reading: called before the bytes of ``new_state`` up to the given offset are read, in ascending order.
+        after_reading: called with offsets below which neither state is read any more, in ascending order.
         threads: how many encode blocks at the same time; the delta is the same.
 
     Raises:
@@ -123,7 +125,9 @@ def encode_delta(
             encoders.append(encoder)
 
     yield _MAGIC
-    yield from in_order(encode, readable(), threads)
+    for block, piece in zip(_blocks(tensors), in_order(encode, readable(), threads), strict=True):
+        after_reading(block.stop)
+        yield piece
 
 
 def is_invertible(delta: BytesLike) -> bool:

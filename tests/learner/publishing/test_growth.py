@@ -50,3 +50,23 @@ def test_an_error_of_the_writer_reaches_those_who_need_more() -> None:
     growth.wait(10)
     with pytest.raises(RunFolderError, match="full"):
         growth.wait(11)
+
+
+def test_a_writer_that_is_held_back_stays_close_to_the_reader() -> None:
+    growth, written = Growth(), list[int]()
+
+    def write() -> None:
+        for until_bytes in range(10, 60, 10):
+            growth.reached(until_bytes)
+            written.append(until_bytes)
+
+    growth.hold_back(15)
+    writing = threading.Thread(target=write)
+    writing.start()
+    for passed_bytes, most in ((0, 10), (5, 20), (20, 30)):
+        growth.passed(passed_bytes)
+        growth.wait(most + 10)
+        assert written == list(range(10, most + 10, 10))
+    growth.hold_back(None)
+    writing.join(10.0)
+    assert written == [10, 20, 30, 40, 50]

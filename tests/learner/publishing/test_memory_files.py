@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from learner.publishing import memory_files
-from learner.publishing.memory_files import MemoryFiles
+from learner.publishing.memory_files import GIVEN_BACK_BYTES, MemoryFiles, SpentState, take_unread
 
 
 def test_a_file_is_written_by_name_and_read_as_mapped() -> None:
@@ -50,3 +50,51 @@ def test_one_unused_file_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     again = files.open(4096)
     assert again is not None
     assert files.open(4096) is None, "there is no room for another one"
+
+
+def memory_state(files: MemoryFiles, data: bytes) -> memoryview:
+    file = files.open(len(data))
+    assert file is not None
+    os.pwrite(file.descriptor, data, 0)
+    return file.map(len(data))
+
+
+def test_only_a_state_that_nothing_else_reads_is_taken() -> None:
+    files = MemoryFiles()
+    states = {1: ("one", memory_state(files, b"a" * 8192)), 2: ("two", memoryview(b"b"))}
+    assert take_unread(states, 2) is None, "not in memory"
+    part, array = states[1][1][100:200], np.frombuffer(states[1][1], np.uint8)
+    assert take_unread(states, 1) is None
+    del part
+    assert take_unread(states, 1) is None
+    assert (states[1][1], array[0]) == (b"a" * 8192, ord("a")), "it can be read as before"
+    del array
+    entry = states[1]
+    assert take_unread(states, 1) is None
+    del entry
+    file = take_unread(states, 1)
+    assert file is not None
+    assert states.keys() == {2}
+
+
+def test_a_spent_state_frees_what_was_read() -> None:
+    files, size_bytes = MemoryFiles(), 3 * GIVEN_BACK_BYTES + 5000
+    states = {1: ("one", memory_state(files, b"a" * size_bytes))}
+    file = take_unread(states, 1)
+    assert file is not None
+    spent, descriptor = SpentState(file, size_bytes), file.descriptor
+
+    def held() -> int:
+        return 512 * os.fstat(descriptor).st_blocks
+
+    assert spent.view[-1:] == b"a"
+    spent.passed(GIVEN_BACK_BYTES - 1)
+    assert held() >= size_bytes
+    spent.passed(2 * GIVEN_BACK_BYTES + 1)
+    assert size_bytes - 2 * GIVEN_BACK_BYTES <= held() < size_bytes - GIVEN_BACK_BYTES
+    assert spent.view[2 * GIVEN_BACK_BYTES :] == b"a" * (size_bytes - 2 * GIVEN_BACK_BYTES)
+    spent.passed(size_bytes)
+    assert held() == 0
+    del file, spent
+    gc.collect()
+    assert not os.path.exists(f"/proc/self/fd/{descriptor}"), "it is not kept for the next state"

@@ -368,9 +368,11 @@ async def test_an_epoch_begins_with_a_keyframe_on_top_of_the_newest_version(tmp_
     assert first.record.parent_hash == newest_before.record_hash
 
 
-def freezing(bench: Bench, version: int, fail_at: int = -1) -> Freezing:
+def freezing(bench: Bench, version: int, fail_at: int = -1, data: bytes | None = None) -> Freezing:
     """Return a snapshot whose tensors are written one after the other; the write of one may fail."""
-    data = snapshot(0).state_bytes if version == 0 else changed(bytes(snapshot(0).state_bytes))
+    if data is None:
+        data = bytes(snapshot(0).state_bytes)
+        data = changed(data) if version else data
     quarter = len(data) // 4
     tensors = tensor_table((str(part), "float32", (quarter // 4,)) for part in range(4))
 
@@ -412,6 +414,29 @@ async def test_a_version_is_encoded_while_it_is_written(world: World, tmp_path: 
         assert bench.publisher.stages_s.keys() >= {"freeze", "encode", "keep", "push"}
     assert len(named(tmp_path, "*.state")) == (1 if in_memory else 2)
     assert bench.announced == [0, 1]
+    await bench.pusher.close()
+
+
+async def test_with_one_state_in_memory_a_step_spends_the_state_before(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.publishing.publisher._AHEAD_BYTES", 10_000)
+    bench = Bench(world, tmp_path)
+    bench.retained = RetainedVersions(tmp_path, mapped=2, in_memory=True, newest_only=True)
+    bench.publisher = bench.make_publisher()
+    spent: list[bool] = []
+    spend = bench.retained.spend
+    monkeypatch.setattr(bench.retained, "spend", lambda base: spent.append((found := spend(base)) is not None) or found)
+    states = [bytes(snapshot(0).state_bytes)]
+    for version in range(4):
+        if version == 3:
+            states.append(bytes(snapshot(3).state_bytes))  # no delta is short enough
+        elif version:
+            states.append(changed(states[-1]))
+        await bench.publisher.publish(Version(version), freezing(bench, version, data=states[-1]))
+        assert world.origin.versions[version].state == states[version]
+    assert spent == [False, True, True], "version 0 is on disk"
+    assert [bench.retained.state(Version(version))[1] for version in range(4)] == states
     await bench.pusher.close()
 
 

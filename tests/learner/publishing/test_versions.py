@@ -382,3 +382,39 @@ def test_a_killed_learner_finds_every_version_that_it_kept(tmp_path: Path, monke
         assert max(again.versions(), default=-1) >= done - 1
         for version in again.versions():
             assert again.state(version)[1] == chain.states[version]
+
+
+def test_only_the_newest_state_can_be_spent(tmp_path: Path) -> None:
+    chain = Chain(4)
+
+    def frozen(retained: RetainedVersions, number: int) -> FrozenSnapshot:
+        def begin(path: Path, version: Version) -> Write:
+            return Write(
+                chain.signed[version].record.tensors, lambda _: path.write_bytes(chain.states[version]) and None
+            )
+
+        return retained.freeze(Version(number), begin).finish()
+
+    def kept(retained: RetainedVersions) -> RetainedVersions:
+        for number in range(3):
+            deltas = {PREVIOUS_ID: chain.deltas[number]} if number else {}
+            retained.retain(chain.signed[number], frozen(retained, number), deltas)
+        return retained
+
+    assert kept(RetainedVersions(tmp_path, mapped=3, in_memory=True)).spend(Version(2)) is None
+    (folder := tmp_path / "one").mkdir()
+    retained = kept(RetainedVersions(folder, mapped=3, in_memory=True, newest_only=True))
+    retained.map_at_least(5)
+    assert retained.state(Version(1))[1] == chain.states[1]
+    assert retained.spend(Version(1)) is None, "an older state is made when it is read, and does not replace the newest"
+    reader = retained.state(Version(2))
+    assert retained.spend(Version(2)) is None
+    del reader
+    spent = retained.spend(Version(2))
+    assert spent is not None
+    assert (spent[0], spent[1].view) == (chain.signed[2].record, chain.states[2])
+    spent[1].passed(STATE_BYTES)
+    del spent
+    retained.retain(chain.signed[3], frozen(retained, 3), {PREVIOUS_ID: chain.deltas[3]})
+    for number in (3, 2, 0):
+        assert retained.state(Version(number))[1] == chain.states[number]
