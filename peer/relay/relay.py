@@ -295,7 +295,8 @@ class Relay:
         if link.link_id in self._links:
             if self._paused:
                 link.link.pause_reading()
-            self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
+            rtt_s = link.link.measure().rtt_s
+            self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled, rtt_s))
             if self.watcher is not None:
                 self.watcher.linked(link.link)
             if closed := self._closed_to(link.link.peer_id):  # the limit or ban came while it was dialled or greeted

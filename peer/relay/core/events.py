@@ -149,6 +149,7 @@ class LinkUp:
     peer_id: PeerId
     role: str
     dialled: bool  # by this process
+    rtt_s: float = 0.0  # the round trip to the other end; 0 if it is unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         state.do(CloseLink(event.link, "this peer sent wrong bytes lately"))
         return
     older = [link for link in state.links.values() if link.peer_id == event.peer_id]
-    link = LinkState(event.link, event.peer_id, event.role, event.dialled, now, now, _is_lan(state, event.peer_id))
+    lan = _is_lan(state, event.peer_id)
+    link = LinkState(event.link, event.peer_id, event.role, event.dialled, now, now, lan, event.rtt_s)
     state.links[event.link] = state.link_to[event.peer_id] = link
     if len(older) >= _LINKS_PER_PEER_MOST:
         oldest = min(older, key=lambda old: old.link)

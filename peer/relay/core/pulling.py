@@ -46,6 +46,9 @@ _HEDGE_SERVICES_AT_END = 1.5
 _HEDGE_SERVICES_UNKNOWN = 2.0
 # A source that declined requests is asked for nothing for this long.
 _BUSY_S = 0.3
+# Round trips up to this are all near.
+_NEAR_RTT_S = 0.005
+_DISTANCES = 8
 # What is left of the paces of a rank after the last source may round to 0.
 _PACE_LEAST = 1e-9
 # The service time of a source before any has answered.
@@ -382,15 +385,32 @@ def _spare(source: Source) -> int:
 def _in_order(state: RelayState, encoding: EncodingState, now: float) -> list[list[LinkId]]:
     """Return the sources with room for requests, in ranks: those that always answered, then near ones, the origin last.
 
-    The sources of one rank share the requests, the fastest of them first.
+    The sources of one rank share the requests, the fastest of them first. Of what is not pushed, sources with a shorter
+    round trip come first as well, and those of other sites are not asked while one of this site can send all of it.
     """
-    ranks: dict[tuple[int, bool, int], list[LinkId]] = {}
+    ranks: dict[tuple[int, bool, int, int], list[LinkId]] = {}
+    joining = not encoding.pushed
+    within_site = joining and any(_sends_all_nearby(state, *one) for one in encoding.sources.items())
     for link_id, source in encoding.sources.items():
+        link = state.links[link_id]
+        if within_site and not link.lan and link.role != DISK_ROLE:
+            continue
         if source.claimed is not None and _spare(source) > 0 and source.busy_until_s <= now:
-            link = state.links[link_id]
-            rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2)
+            distance = _distance(link.rtt_s) if joining else 0
+            rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), distance
             ranks.setdefault(rank, []).append(link_id)
     return [sorted(ranks[rank], key=lambda one: (-_pace(encoding, one, now), one)) for rank in sorted(ranks)]
+
+
+def _sends_all_nearby(state: RelayState, link_id: LinkId, source: Source) -> bool:
+    return source.claims_all and not source.unanswered and state.links[link_id].lan
+
+
+def _distance(rtt_s: float) -> int:
+    """Return a class of round trips that doubles with each: 0 up to 5 ms, the last if it is unknown."""
+    if rtt_s <= 0.0:
+        return _DISTANCES - 1
+    return min(_DISTANCES - 1, max(0, math.ceil(math.log2(rtt_s / _NEAR_RTT_S))))
 
 
 def _pace(encoding: EncodingState, link_id: LinkId, now: float) -> float:

@@ -117,6 +117,7 @@ class LinkState:
     opened_at_s: float
     needed_at_s: float
     lan: bool = False
+    rtt_s: float = 0.0  # 0 if it is unknown
     pushes: dict[EncodingKey, deque[Push]] = field(default_factory=dict)
     pulls: dict[EncodingKey, deque[int]] = field(default_factory=dict)
     theirs: dict[EncodingKey, ChunkSet] = field(default_factory=dict)  # what the other end surely has

@@ -115,14 +115,22 @@ class Steps:
             actions += self.wait(step_s)
         return actions
 
-    def up(self, link: int, name: str, role: str = "peer", *, dialled: bool = False) -> list[Action]:
-        return self.tell(LinkUp(LinkId(link), PeerId(name), role, dialled))
+    def up(
+        self, link: int, name: str, role: str = "peer", *, dialled: bool = False, rtt_s: float = 0.0
+    ) -> list[Action]:
+        return self.tell(LinkUp(LinkId(link), PeerId(name), role, dialled, rtt_s))
 
     def receive(
-        self, chunks: int, key: EncodingKey = KEY, found: Sequence[int] = (), *, announced: bool = True
+        self,
+        chunks: int,
+        key: EncodingKey = KEY,
+        found: Sequence[int] = (),
+        *,
+        announced: bool = True,
+        pushed: bool = True,
     ) -> None:
         """Make an encoding and its list known, and open its store."""
-        known = EncodingKnown(key, chunks, CHUNK_BYTES, announced=announced, listed=True)
+        known = EncodingKnown(key, chunks, CHUNK_BYTES, announced=announced, listed=True, pushed=pushed)
         self.tell(known, StoreReady(key, bitmap(chunks, *found)))
 
     def hold(self, chunks: int, key: EncodingKey = KEY) -> list[Action]:

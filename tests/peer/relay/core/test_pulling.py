@@ -253,6 +253,38 @@ def test_near_sources_come_first_and_the_origin_last() -> None:
     assert has_all == [[request(C, 1, 2, 3, 4)], [request(A, 5, 6, 7, 8)], [request(ORIGIN, 9, 10, 11)]]
 
 
+def joiner(*holders: tuple[int, str, float]) -> Steps:
+    """Return a peer that receives a keyframe which nobody pushes, with links to holders at these round trips."""
+    steps = Steps()
+    steps.tell(plan(neighbour("origin", "origin"), neighbour("a"), neighbour("b"), NEAR))
+    for link, name, rtt_s in holders:
+        steps.up(link, name, "origin" if name == "origin" else "peer", rtt_s=rtt_s)
+    steps.receive(CHUNKS, pushed=False)
+    return steps
+
+
+def test_a_peer_that_joins_asks_holders_with_short_round_trips_first() -> None:
+    steps = joiner((ORIGIN, "origin", 0.001), (A, "a", 0.08), (B, "b", 0.02))
+    for link in (ORIGIN, A, B):
+        has(steps, link, complete=True)
+        steps.tell(DeclineReceived(LinkId(link), KEY, tuple(range(CHUNKS))))
+    assert steps.ticks(0.4)[:3] == [request(B, 0, 1, 2, 3), request(A, 4, 5, 6, 7), request(ORIGIN, 8, 9, 10, 11)]
+
+
+def test_a_peer_that_joins_at_a_site_with_a_full_copy_asks_no_other_site() -> None:
+    steps = joiner((ORIGIN, "origin", 0.001), (A, "a", 0.08), (C, "c", 0.0004))
+    assert has(steps, A, complete=True) == [request(A, 0, 1, 2, 3)]
+    assert has(steps, C, complete=True) == [request(C, 4, 5, 6, 7)]
+    steps.chunk(A, 0)
+    for index in range(1, 4):
+        assert all(not isinstance(one, SendRequest) for one in steps.chunk(A, index))
+    assert has(steps, ORIGIN, complete=True) == []
+    assert steps.chunk(C, 4) == [request(C, 8, 9)]
+    steps.ticks(3.2)
+    assert A in steps.state.encodings[KEY].sources
+    assert steps.state.encodings[KEY].sources[LinkId(A)].requested, "the holder nearby fell silent"
+
+
 def test_each_chunk_is_asked_of_one_and_a_source_has_no_more_than_its_window() -> None:
     steps = peer(pushed=False)
     has(steps, A, complete=True)
