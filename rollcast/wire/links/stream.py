@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -26,6 +28,7 @@ from rollcast.wire.versions.chunks import BytesLike
 
 _CHUNKS_PER_BATCH = 64  # asked for at once
 _MESSAGES_PER_BATCH = 256  # frames handled at once; other connections have their turn between two batches
+_READS_MORE = 3  # of the socket when it is readable, as long as each fills the buffer
 _LINGER_S = 1.0  # most seconds that an ended link waits for its last bytes to leave and the other end to close
 
 
@@ -57,6 +60,7 @@ class LinkStream(asyncio.BufferedProtocol):
         self._early: list[LinkFrame] = []  # frames that arrived before start()
         self._first: asyncio.Future[None] | None = None
         self._paused = False  # whether the receiver has paused reading
+        self._more = False  # the last read filled its buffer
         self._behind = False  # decrypted bytes wait for the next batch
         self._output = LinkOutput(tls, socket, self._sock)
         self._undrained = False  # a chunk was sent since drained() was called last
@@ -229,8 +233,14 @@ class LinkStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended is not None:
             return  # read and discard: closing a socket with unread bytes would reset it and lose what we sent last
-        self._tls.receive(nbytes)
-        self._read()
+        self._take(nbytes)
+        for _ in range(_READS_MORE):
+            if not self._more or self._ended is not None or not self._socket.is_reading():
+                return
+            nbytes = self._read_socket()
+            if not nbytes:
+                return
+            self._take(nbytes)
 
     def eof_received(self) -> bool:
         self.end("the link was closed")
@@ -293,6 +303,24 @@ class LinkStream(asyncio.BufferedProtocol):
             self._pump()
             if self._undrained and not self.full:
                 self._soon_go_on()
+
+    def _take(self, size_bytes: int) -> None:
+        self._more = size_bytes == READ_BYTES
+        self._tls.receive(size_bytes)
+        self._read()
+
+    def _read_socket(self) -> int:
+        """Receive what waits in the socket, without a round of the event loop. Returns 0 if nothing does.
+
+        At the end of the connection, or after an error, the event loop finds the same once more and reports it.
+        """
+        self._more = False
+        if sys.platform == "win32":
+            return 0
+        try:
+            return os.readv(self._sock.fileno(), (self._tls.buffer,))
+        except OSError:
+            return 0
 
     def _read(self) -> None:
         """Decrypt the received bytes and deliver the frames that they complete."""
@@ -393,7 +421,8 @@ class LinkStream(asyncio.BufferedProtocol):
         Fewer bytes are of no use. The end of the connection wakes the process whatever is set, so it cannot hang.
         """
         wake_bytes = min(self._tls.bytes_to_come(self._parser.missing_bytes), READ_BYTES)
-        if wake_bytes != self._wake_bytes:
+        # While more waits than was read, the process is woken at once whatever is set, unless too much is set.
+        if wake_bytes < self._wake_bytes or (wake_bytes != self._wake_bytes and not self._more):
             self._wake_bytes = wake_bytes
             set_wake_bytes(self._sock, wake_bytes)
 
