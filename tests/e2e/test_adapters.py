@@ -14,7 +14,8 @@ from rollcast.cli.processes import Fleet
 from rollcast.cli.watch import run_fleet
 from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.records import PREVIOUS_ID
-from tests.e2e.test_run import SLOW, make_fleet
+from tests.e2e.slow_peer import slow_down
+from tests.e2e.test_run import SLICE_S, SLOW, make_fleet
 
 STEPS, GROUPS, SAMPLES = 24, 16, 4
 KILLED = ("peer-1", "origin", "coordinator", "learner")  # in this order, each two steps after the one before
@@ -27,7 +28,7 @@ class Kills:
     def __init__(self, fleet: Fleet, slow: Path) -> None:
         self.fleet = fleet
         self.slow = slow
-        self.slow.touch()
+        slow_down(slow, SLICE_S)
         self.killed: list[str] = []
         self._accepted: dict[str, int] = {}
 

@@ -33,6 +33,7 @@ from rollcast.wire.text.hub_tokenizer import HubTokenizer
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.token_ids import unpack_ids
 from tests.conftest import COMPILATION_CACHE
+from tests.e2e.slow_peer import slow_down
 
 ROOT = Path(__file__).parents[2]
 CORRUPTING, DYING, SLOW = (
@@ -40,6 +41,7 @@ CORRUPTING, DYING, SLOW = (
 )
 
 STEPS = 60
+SLICE_S = 0.3  # that a slow peer waits with each slice
 STOP_STRING = "77"
 
 #: Small enough for seconds; everything else is the shipped configuration.
@@ -73,14 +75,15 @@ class Trouble:
     """The faults of the run: a corrupting peer first, then the others, and one more when the dying peer is dead.
 
     All peers generate slowly until the corrupting one is detected and the others have accepted rollouts: starting a
-    peer takes many seconds, a step a twentieth of one, and the run would be over first. Then, half way, the coordinator
-    is killed.
+    peer takes many seconds, a step a twentieth of one, and the run would be over first. How long that takes depends on
+    the machine's other load, and on who relays a version to whom: the peers get slower with every sixth of the run.
+    Then, half way, the coordinator is killed.
     """
 
     def __init__(self, fleet: Fleet, slow: Path) -> None:
         self.fleet = fleet
         self.slow = slow
-        self.slow.touch()
+        slow_down(slow, SLICE_S)
         self.others_started = self.replaced = self.coordinator_killed = False
         self.quarantined: set[str] = set()
 
@@ -97,6 +100,8 @@ class Trouble:
         worked = {name for name, peer in peers.items() if peer["accepted"]}
         if self.quarantined and worked >= {"peer-3", "peer-late"}:
             self.slow.unlink(missing_ok=True)
+        elif self.slow.exists():
+            slow_down(self.slow, SLICE_S * 2.0 ** (6 * int(status["step"]) // STEPS))
         if not self.slow.exists() and not self.coordinator_killed and int(status["step"]) >= STEPS // 2:
             self.coordinator_killed = True
             self.fleet.kill("coordinator")
