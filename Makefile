@@ -7,8 +7,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Added to what the two commands run: DEMO_OPTIONS="--set coordinator.run.steps=5", PYTEST_OPTIONS="-k planner".
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
-PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt
-PIP_INSTALL = $(PIP) --quiet
+# Without bytecode: pip would compile a hundred packages whole, of which we import a fifth.
+PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+
+# A run's processes start at the same time, and would each compile what they import.
+COMPILE = .venv/bin/python -c 'import coordinator.service, learner.service, peer.engines.jax_engine, peer.service'
 
 # One worker more than cores, five at most: many tests wait for processes that they started.
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
@@ -98,13 +101,15 @@ release: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/.installed-all: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing Rollcast into .venv: one to three minutes, by network and machine"
-	$(PIP) --editable '.[all]'
+	@echo "installing Rollcast into .venv (about a minute)"
+	$(PIP_INSTALL) --editable '.[all]'
+	$(COMPILE)
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing Rollcast and its development tools into .venv: one to three minutes, by network and machine"
-	$(PIP) --editable '.[dev]'
+	@echo "installing Rollcast and its development tools into .venv (about a minute)"
+	$(PIP_INSTALL) --editable '.[dev]'
+	$(COMPILE)
 	@touch $@ .venv/.installed-all
 
 # torchvision and its kin come along as CUDA builds, which this torch cannot load.
@@ -118,7 +123,8 @@ release: .venv/.installed-dev
 .venv-docs/.installed: constraints.txt
 	@echo "installing what builds the documentation into .venv-docs"
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt mkdocs-material
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
+	  mkdocs-material
 	@touch $@
 
 .venv-verifiers/.installed:
