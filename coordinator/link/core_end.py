@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -129,7 +130,7 @@ class CoreEnd:
     def _take(self, item: frames.ToCore) -> None:
         match item:
             case frames.Upload():
-                self._answer(item.number, self._core.upload(self._peer(item.session), item.rollout))
+                self._core.upload(self._peer(item.session), item.rollout, partial(self._answer, item.number))
             case frames.Told():
                 self._told(item)
             case frames.Beat():
@@ -143,7 +144,7 @@ class CoreEnd:
                     lease_id=item.lease_id, fencing_token=item.fencing_token, sample_index=item.sample_index
                 )
                 peer_id = self._peer(item.session)
-                self._answer(item.number, self._core.upload_malformed(peer_id, named, item.problem))
+                self._core.upload_malformed(peer_id, named, item.problem, partial(self._answer, item.number))
             case frames.Accuse():
                 self._start(self._accused(self._session(item.session), item.accusation))
             case frames.Renew():
@@ -315,13 +316,8 @@ class CoreEnd:
 
     # ---------------------------------------------------------------- answers
 
-    def _answer(self, number: int, answer: asyncio.Future[AnswerUpload]) -> None:
-        def send(done: asyncio.Future[AnswerUpload]) -> None:
-            if not done.cancelled():
-                verdict = done.result()
-                self.link.send(frames.Verdict(number, verdict.accepted, verdict.reason))
-
-        answer.add_done_callback(send)
+    def _answer(self, number: int, answer: AnswerUpload) -> None:
+        self.link.send(frames.Verdict(number, answer.accepted, answer.reason))
 
     async def _reply(self, what: str) -> None:
         value: Any = None

@@ -22,7 +22,7 @@ from coordinator.link import frames
 from coordinator.link.connection import LinkConnection
 from coordinator.link.held_session import HeldSession
 from coordinator.rpc.core_link import NotNow, Opening
-from coordinator.shell.pending_calls import answered
+from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import PeerChannel
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
@@ -56,11 +56,10 @@ class _Session:
 class _Upload:
     lease_id: LeaseId
     sample_index: int
-    answer: asyncio.Future[AnswerUpload] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answered: Answered
 
     def settle(self, *, accepted: bool, reason: str) -> None:
-        if not self.answer.done():
-            self.answer.set_result(AnswerUpload(UploadId(0), self.lease_id, self.sample_index, accepted, reason))
+        self.answered(AnswerUpload(UploadId(0), self.lease_id, self.sample_index, accepted, reason))
 
 
 class RemoteCore:
@@ -152,7 +151,8 @@ class RemoteCore:
         self._link = None
         for session in self._sessions.values():
             session.is_known = False
-        for upload in [*self._uploads.values()]:
+        uploads, self._uploads = self._uploads, {}
+        for upload in uploads.values():
             upload.settle(accepted=False, reason="busy")  # the peer repeats it; the core knows whether it is stored
         for session in [*self._sessions.values()]:
             if session.opened is not None and not session.opened.done():
@@ -164,7 +164,7 @@ class RemoteCore:
     def _take(self, item: frames.ToGateway) -> None:
         match item:
             case frames.Verdict():
-                if (upload := self._uploads.get(item.number)) is not None:
+                if (upload := self._uploads.pop(item.number, None)) is not None:
                     upload.settle(accepted=item.accepted, reason=item.reason)
             case frames.Deliver():
                 if (session := self._sessions.get(item.session)) is not None:
@@ -281,22 +281,23 @@ class RemoteCore:
         """See CoreLink. Only the core knows who holds an attempt, and a gateway has the time to read all uploads."""
         return True
 
-    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+    def upload(self, peer_id: PeerId, rollout: Rollout, answered: Answered) -> None:
         """See CoreLink."""
+        upload = _Upload(rollout.lease_id, rollout.sample_index, answered)
         if (session := self._may_upload(peer_id)) is None:
-            return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
-        number, answer = self._waiting(rollout.lease_id, rollout.sample_index)
-        self._send(session, frames.Upload(number, session.number, rollout))
-        return answer
+            upload.settle(accepted=False, reason="busy")
+        else:
+            self._send(session, frames.Upload(self._waiting(upload), session.number, rollout))
 
-    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str, answered: Answered) -> None:
         """See CoreLink."""
-        lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
+        lease_id, token, index = LeaseId(message.lease_id), FencingToken(message.fencing_token), message.sample_index
+        upload = _Upload(lease_id, index, answered)
         if (session := self._may_upload(peer_id)) is None:
-            return answered(AnswerUpload(UploadId(0), lease_id, message.sample_index, False, "busy"))
-        number, answer = self._waiting(lease_id, message.sample_index)
-        self._send(session, frames.Malformed(number, session.number, lease_id, token, message.sample_index, problem))
-        return answer
+            upload.settle(accepted=False, reason="busy")
+        else:
+            number = self._waiting(upload)
+            self._send(session, frames.Malformed(number, session.number, lease_id, token, index, problem))
 
     def _may_upload(self, peer_id: PeerId) -> _Session | None:
         link = self._link
@@ -305,11 +306,10 @@ class RemoteCore:
         session = self._by_peer.get(peer_id)
         return session if session is not None and session.is_known else None
 
-    def _waiting(self, lease_id: LeaseId, sample_index: int) -> tuple[int, asyncio.Future[AnswerUpload]]:
-        number, upload = next(self._numbers), _Upload(lease_id, sample_index)
+    def _waiting(self, upload: _Upload) -> int:
+        number = next(self._numbers)
         self._uploads[number] = upload
-        upload.answer.add_done_callback(lambda _: self._uploads.pop(number))
-        return number, upload.answer
+        return number
 
     # ---------------------------------------------------------------- questions
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,12 +9,12 @@ from typing import Protocol
 import structlog
 from blake3 import blake3
 
-from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.events import Event, IdentityNoticed, PeerJoined, PeerLeft
 from coordinator.join import JoinDesk
 from coordinator.ledger.store import RunStore
 from coordinator.rpc.accusations import accused_event
 from coordinator.rpc.clones import Clones
+from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import Channel, PeerChannel, Sessions
 from coordinator.shell.shell import Shell
 from rollcast.runtime.errors import ClonedIdentity, WrongKey
@@ -98,10 +97,10 @@ class CoreLink(Protocol):
     def expects(self, peer_id: PeerId, message: pb.Rollout) -> bool:
         """Return whether the content of a rollout has to be read, as its sender may hold the attempt."""
 
-    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+    def upload(self, peer_id: PeerId, rollout: Rollout, answered: Answered) -> None:
         """Pass on a rollout; the answer comes once the rollout is durable or refused."""
 
-    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str, answered: Answered) -> None:
         """Pass on an upload that is not a rollout; see Shell."""
 
     def fail(self, error: Exception) -> None:
@@ -256,13 +255,13 @@ class LocalCore:
         """See CoreLink."""
         return self._shell.expects(peer_id, message)
 
-    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+    def upload(self, peer_id: PeerId, rollout: Rollout, answered: Answered) -> None:
         """See CoreLink."""
-        return self._shell.upload(peer_id, rollout)
+        self._shell.upload(peer_id, rollout, answered)
 
-    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str, answered: Answered) -> None:
         """See CoreLink."""
-        return self._shell.upload_malformed(peer_id, message, problem)
+        self._shell.upload_malformed(peer_id, message, problem, answered)
 
     def fail(self, error: Exception) -> None:
         """See CoreLink."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +30,7 @@ from coordinator.rpc.heartbeats import CONCURRENT_ROLLOUTS_MAX, facts_of
 from coordinator.rpc.reach_messages import reach_event_of
 from coordinator.rpc.sanitise import counter, rate, text
 from coordinator.rpc.upload_limits import UploadLimits, UploadRates
+from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import PeerChannel
 from rollcast.runtime.errors import MalformedMessage, RateLimited, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
@@ -148,7 +149,7 @@ class PeerCalls:
 
     async def _receive_upload(self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages) -> pb.UploadReply:
         routes = await self._core.route_shape()
-        answers: list[asyncio.Future[AnswerUpload]] = []
+        answers = _Answers()
         while True:
             async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
                 upload = await anext(uploads, None)
@@ -157,17 +158,17 @@ class PeerCalls:
             if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
             wait_s = self.upload_limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
-            answers += [self._receive_rollout(peer_id, rollout, routes) for rollout in upload.rollouts]
+            for rollout in upload.rollouts:
+                self._receive_rollout(peer_id, rollout, routes, answers.next())
             del upload  # not kept while the call waits
             if wait_s > 0.0:
                 await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
-            verdicts = [_verdict(await answer) for answer in answers]
-        return pb.UploadReply(verdicts=verdicts)
+            return pb.UploadReply(verdicts=map(_verdict, await answers.all()))
 
     def _receive_rollout(
-        self, peer_id: PeerId, message: pb.Rollout, routes: RouteShape | None
-    ) -> asyncio.Future[AnswerUpload]:
+        self, peer_id: PeerId, message: pb.Rollout, routes: RouteShape | None, answered: Answered
+    ) -> None:
         try:
             if self._core.expects(peer_id, message):
                 rollout = received_rollout(message, routes)
@@ -175,8 +176,40 @@ class PeerCalls:
                 rollout = without_content(message)
         except MalformedMessage as error:
             log.info("malformed rollout", peer_id=peer_id, what=error.what)
-            return self._core.upload_malformed(peer_id, message, error.what)
-        return self._core.upload(peer_id, rollout)
+            self._core.upload_malformed(peer_id, message, error.what, answered)
+        else:
+            self._core.upload(peer_id, rollout, answered)
+
+
+class _Answers:
+    """The answers to the rollouts of one call, in the order of the rollouts."""
+
+    def __init__(self) -> None:
+        self._answers: list[AnswerUpload | None] = []
+        self._missing = 0
+        self._complete: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def next(self) -> Answered:
+        """Return what receives the answer to the next rollout."""
+        self._answers.append(None)
+        self._missing += 1
+        return partial(self._received, len(self._answers) - 1)
+
+    def _received(self, index: int, answer: AnswerUpload) -> None:
+        self._answers[index] = answer
+        self._missing -= 1
+        if not self._missing and self._complete is not None and not self._complete.done():
+            self._complete.set_result(None)
+
+    async def all(self) -> list[AnswerUpload]:
+        """Return the answers once each rollout has one."""
+        if self._missing:
+            self._complete = asyncio.get_running_loop().create_future()
+            await self._complete
+        return [answer for answer in self._answers if answer is not None]
 
 
 class _Budget:

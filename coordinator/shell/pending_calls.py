@@ -15,10 +15,12 @@ from rollcast.wire.ids import Step, UploadId, Version
 EPOCH_DEADLINE_S = 60.0
 
 ActionT = TypeVar("ActionT")
+Answered = Callable[[AnswerUpload], None]
+"""Receives the answer to an upload, within the call that leads to it: an upload has no future of its own."""
 
 
 class PendingCalls:
-    """One future per call, by the call's id in the core."""
+    """The calls that wait, by their ids in the core."""
 
     def __init__(
         self, apply: Callable[[Event], None], clock: Callable[[], float], observe_answer_s: Callable[[float], None]
@@ -27,7 +29,7 @@ class PendingCalls:
         self._apply = apply
         self._clock = clock
         self._observe_answer_s = observe_answer_s
-        self._uploads: dict[UploadId, asyncio.Future[AnswerUpload]] = {}
+        self._uploads: dict[UploadId, tuple[float, Answered]] = {}  # since when each waits, and for what
         self._batches: dict[Step, list[asyncio.Future[ServeBatch]]] = {}
         self._epochs: dict[int, asyncio.Future[AnswerEpoch]] = {}
         self._ids = itertools.count(1)
@@ -36,7 +38,11 @@ class PendingCalls:
         """Resolve the call that this action answers, if it still waits."""
         match action:
             case AnswerUpload():
-                _answer(self._uploads.get(action.upload_id), action)
+                waiting_upload = self._uploads.pop(action.upload_id, None)
+                if waiting_upload is not None:
+                    arrived_at, answered = waiting_upload
+                    self._observe_answer_s(self._clock() - arrived_at)
+                    answered(action)
             case ServeBatch():
                 for waiting in self._batches.get(action.step, ()):
                     _answer(waiting, action)
@@ -45,20 +51,11 @@ class PendingCalls:
             case _:
                 assert_never(action)
 
-    def upload(self, event_of: Callable[[UploadId], Event]) -> asyncio.Future[AnswerUpload]:
-        """Apply an upload's event and return its answer, which comes once the upload is durable or refused."""
+    def upload(self, event_of: Callable[[UploadId], Event], answered: Answered) -> None:
+        """Apply an upload's event; its answer comes once the upload is durable or refused."""
         upload_id = UploadId(next(self._ids))
-        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
-        self._uploads[upload_id] = answer
-        arrived_at = self._clock()
-
-        def discard(_: asyncio.Future[AnswerUpload]) -> None:
-            del self._uploads[upload_id]
-            self._observe_answer_s(self._clock() - arrived_at)
-
-        answer.add_done_callback(discard)
+        self._uploads[upload_id] = self._clock(), answered
         self._apply(event_of(upload_id))
-        return answer
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
         """Request the batch of a step; return None if it is not recorded within ``wait_s`` seconds."""
@@ -95,10 +92,3 @@ class PendingCalls:
 def _answer(waiting: asyncio.Future[ActionT] | None, action: ActionT) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(action)
-
-
-def answered(answer: AnswerUpload) -> asyncio.Future[AnswerUpload]:
-    """Return an upload's answer as a future, for answers that need no decision of the core."""
-    future: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
-    future.set_result(answer)
-    return future

@@ -99,7 +99,7 @@ from coordinator.shell.async_work import LEDGER_DEADLINE_S, AsyncWork
 from coordinator.shell.batch_reader import BatchReader
 from coordinator.shell.event_log import EventRows
 from coordinator.shell.peer_sender import Announcements, PeerSender, ToPeer, announcement_message
-from coordinator.shell.pending_calls import PendingCalls, answered
+from coordinator.shell.pending_calls import Answered, PendingCalls
 from coordinator.shell.sessions import Sessions
 from coordinator.verifiers.scorer import Failed, Verdict
 from rollcast.runtime.errors import EpochOver, NotScored, RollcastError, RunFolderError
@@ -211,25 +211,27 @@ class Shell:
                 log.error("the coordinator failed", exc_info=error)
             self.failure.set_result(error)
 
-    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+    def upload(self, peer_id: PeerId, rollout: Rollout, answered: Answered) -> None:
         """Apply a received rollout; the answer comes once the rollout is durable or refused."""
         if self._refuses_uploads():
-            return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
+            answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
+            return
         end = self._problems.text_end(lambda: self._core.turn_so_far(rollout))
-        return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
+        self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end), answered)
 
     def expects(self, peer_id: PeerId, message: pb.Rollout) -> bool:
         """Return whether a peer holds the attempt of a rollout, so that its content has to be read."""
         return self._core.expects(peer_id, (LeaseId(message.lease_id), message.sample_index))
 
-    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str, answered: Answered) -> None:
         """Apply an upload that is not a rollout.
 
         Its lease, token and sample are trusted only as far as they name an attempt of the sender.
         """
         lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
-        return self._calls.upload(
-            lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem)
+        self._calls.upload(
+            lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem),
+            answered,
         )
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:

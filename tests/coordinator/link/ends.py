@@ -15,6 +15,7 @@ from coordinator.link.connection import LinkConnection
 from coordinator.link.core_end import CoreEnd, CoreEndSettings
 from coordinator.link.gateway_end import RemoteCore
 from coordinator.rpc.core_link import LocalCore, Opening
+from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import Channel, PeerChannel
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.ids import LeaseId, PeerId, RunId, UploadId
@@ -41,7 +42,7 @@ class RecordingCore:
         self.closed: list[tuple[PeerId, str, bool]] = []
         self.uploads: list[Rollout] = []
         self.problems: list[str] = []
-        self.answers: list[asyncio.Future[AnswerUpload]] = []
+        self.answers: list[Answered] = []
         self.renewals: list[bytes] = []
         self.accusations: list[pb.Accusation] = []
         self.failures: list[Exception] = []
@@ -76,20 +77,16 @@ class RecordingCore:
     async def route_shape(self) -> RouteShape | None:
         return SHAPE
 
-    def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+    def upload(self, peer_id: PeerId, rollout: Rollout, answered: Answered) -> None:
         self.uploads.append(rollout)
-        return self._answer()
+        self.answers.append(answered)
 
-    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+    def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str, answered: Answered) -> None:
         self.problems.append(problem)
-        return self._answer()
-
-    def _answer(self) -> asyncio.Future[AnswerUpload]:
-        self.answers.append(asyncio.get_running_loop().create_future())
-        return self.answers[-1]
+        self.answers.append(answered)
 
     def accept(self, number: int = -1) -> None:
-        self.answers[number].set_result(AnswerUpload(UploadId(0), LeaseId(1), 0, True, ""))
+        self.answers[number](AnswerUpload(UploadId(0), LeaseId(1), 0, True, ""))
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.events import VersionHeld, WorkRequested
 from coordinator.link import frames, gateway_end
 from coordinator.link.connection import LinkConnection
@@ -99,15 +100,19 @@ async def test_uploads_are_answered_by_the_core() -> None:
     async with linked() as ends:
         await ends.session()
         assert ends.gateway.expects(ALICE, pb.Rollout())
-        stored = ends.gateway.upload(ALICE, ROLLOUT)
-        malformed = ends.gateway.upload_malformed(ALICE, pb.Rollout(lease_id=6), "no segment")
+        stored: list[AnswerUpload] = []
+        malformed: list[AnswerUpload] = []
+        ends.gateway.upload(ALICE, ROLLOUT, stored.append)
+        ends.gateway.upload_malformed(ALICE, pb.Rollout(lease_id=6), "no segment", malformed.append)
         await until(lambda: len(ends.core.answers) == 2)
         assert [one.body for one in ends.core.uploads] == [b"body"]
         ends.core.accept(1)
-        assert (await malformed).lease_id == 6
-        assert not stored.done()
+        await until(lambda: bool(malformed))
+        assert malformed[0].lease_id == 6
+        assert not stored
         ends.core.accept(0)
-        answer = await stored
+        await until(lambda: bool(stored))
+        (answer,) = stored
         assert (answer.accepted, answer.lease_id, answer.sample_index) == (True, 5, 1)
         assert ends.gateway._uploads == {}
 
@@ -116,19 +121,22 @@ async def test_uploads_are_refused_as_busy_while_too_much_waits(monkeypatch: pyt
     async with linked() as ends:
         await ends.session()
         monkeypatch.setattr(gateway_end, "UPLOADS_WAITING_BYTES_MAX", -1)
-        for answer in (ends.gateway.upload(ALICE, ROLLOUT), ends.gateway.upload_malformed(ALICE, pb.Rollout(), "")):
-            assert (await answer).reason == "busy"
+        answers: list[AnswerUpload] = []
+        ends.gateway.upload(ALICE, ROLLOUT, answers.append)
+        ends.gateway.upload_malformed(ALICE, pb.Rollout(), "", answers.append)
+        assert [one.reason for one in answers] == ["busy"] * 2
         assert not ends.core.uploads
 
 
 async def test_without_a_core_sessions_stay_and_uploads_are_busy() -> None:
     async with linked() as ends:
         channel = await ends.session()
-        waiting = ends.gateway.upload(ALICE, ROLLOUT)
+        answers: list[AnswerUpload] = []
+        ends.gateway.upload(ALICE, ROLLOUT, answers.append)
         await until(lambda: bool(ends.core.uploads))
         await ends.cut()
         assert ends.core.closed == [(ALICE, "its gateway was lost", False)]
-        answers = [await one for one in (waiting, ends.gateway.upload(ALICE, ROLLOUT))]
+        ends.gateway.upload(ALICE, ROLLOUT, answers.append)
         assert [(one.accepted, one.reason, one.lease_id) for one in answers] == [(False, "busy", 5)] * 2
         with pytest.raises(NotNow):
             await opening(ends, PeerChannel(BOB, "peer"))
@@ -197,7 +205,9 @@ async def test_a_core_with_other_settings_ends_the_sessions() -> None:
         await ends.connect()
         assert await channel.next() is None
         ends.gateway.apply(ALICE, HELD)  # until its call has ended
-        assert (await ends.gateway.upload(ALICE, ROLLOUT)).reason == "busy"
+        answers: list[AnswerUpload] = []
+        ends.gateway.upload(ALICE, ROLLOUT, answers.append)
+        assert answers[0].reason == "busy"
         ends.gateway.close(channel)
         await ends.session(BOB)
         assert [one.joined.peer_id for one in ends.core.openings] == [ALICE, BOB]

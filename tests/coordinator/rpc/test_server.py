@@ -26,6 +26,7 @@ from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls, packed_file
+from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import (
     CheckpointError,
@@ -377,18 +378,13 @@ class TakingShell:
     def expects(self, _peer_id: PeerId, _message: pb.Rollout) -> bool:
         return True
 
-    def upload(self, _peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+    def upload(self, _peer_id: PeerId, rollout: Rollout, answered: Answered) -> None:
         self.bodies.append(rollout.body)
-        return self._answer()
+        answered(AnswerUpload(UploadId(0), LeaseId(1), 0, True, ""))
 
-    def upload_malformed(self, _peer_id: PeerId, _message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+    def upload_malformed(self, _peer_id: PeerId, _message: pb.Rollout, problem: str, answered: Answered) -> None:
         self.problems.append(problem)
-        return self._answer()
-
-    def _answer(self) -> asyncio.Future[AnswerUpload]:
-        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
-        answer.set_result(AnswerUpload(UploadId(0), LeaseId(1), 0, True, ""))
-        return answer
+        answered(AnswerUpload(UploadId(0), LeaseId(1), 0, True, ""))
 
 
 @pytest.mark.parametrize("asked", [True, False])
