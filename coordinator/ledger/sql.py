@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 #: The value of LIMIT that limits nothing: PostgreSQL has no LIMIT -1, and SQLite no LIMIT ALL.
 NO_LIMIT = 1 << 62
+ROWS_AT_ONCE = (32, 8, 2, 1)
+"""Rows of one statement, largest first: a few lengths only, so that an engine keeps all of them prepared."""
 
 
 class Rows(Protocol):
@@ -55,6 +57,19 @@ class RunReader(SqlConnection, Protocol):
 
 
 Change = Callable[[SqlConnection], T]
+
+
+def insert_rows(connection: SqlConnection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert rows of equal length in as few statements as possible; ``statement`` has ``<rows>`` for their values."""
+    done = 0
+    for at_once in ROWS_AT_ONCE:
+        while len(rows) - done >= at_once:
+            part = rows[done : done + at_once]
+            one = "(" + ", ".join("?" * len(part[0])) + ")"
+            connection.execute(
+                statement.replace("<rows>", ", ".join([one] * at_once)), [value for row in part for value in row]
+            )
+            done += at_once
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from coordinator.ledger.store import (
     StoryEntry,
 )
 from coordinator.ledger.thread import LedgerThread
+from coordinator.ledger.work_group import RecordScore, WorkChange, WorkGroup
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
@@ -54,6 +55,8 @@ class SqlStore(CompactingStore):
 
     def __init__(self, thread: LedgerThread) -> None:
         self._thread = thread
+        self._work = WorkGroup()  # the newest group, with its future
+        self._work_made: asyncio.Future[None] | None = None
 
     @property
     def is_reached(self) -> bool:
@@ -72,13 +75,13 @@ class SqlStore(CompactingStore):
         return self._thread.submit(lambda connection: sql.close_group(connection, action))
 
     def record_attempt(self, action: RecordAttempt) -> asyncio.Future[None]:
-        return self._thread.submit(lambda connection: sql.insert_attempt(connection, action))
+        return self._make_with_others([action])
 
     def close_attempt(self, action: CloseAttempt) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.close_attempt(connection, action))
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
-        return self._thread.submit(lambda connection: sql.insert_rollouts(connection, actions))
+        return self._make_with_others(actions)
 
     def store_turn(self, action: StoreTurn) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_turn(connection, action))
@@ -97,7 +100,17 @@ class SqlStore(CompactingStore):
     def record_score(
         self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None
     ) -> asyncio.Future[None]:
-        return self._thread.submit(lambda connection: sql.insert_score(connection, rollout_id, score, problem))
+        return self._make_with_others([RecordScore(rollout_id, score, problem)])
+
+    def _make_with_others(self, changes: Sequence[WorkChange]) -> asyncio.Future[None]:
+        """Make changes in the group that was requested last, or in a new one; both share the group's future."""
+        made = self._work_made
+        if made is None or self._work.is_full or not self._thread.is_last(made):
+            self._work = WorkGroup()
+            made = self._work_made = self._thread.submit(self._work.make)
+        for change in changes:
+            self._work.add(change)
+        return made
 
     def problem_rewards(self) -> asyncio.Future[list[ProblemReward]]:
         return self._thread.submit(sql.select_problem_rewards)

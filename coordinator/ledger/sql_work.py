@@ -34,7 +34,7 @@ from coordinator.core.events.restored import (
 )
 from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
-from coordinator.ledger.sql import NO_LIMIT, SqlConnection
+from coordinator.ledger.sql import NO_LIMIT, SqlConnection, insert_rows
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import LedgerDamaged, StoreError
@@ -71,18 +71,21 @@ def close_group(connection: SqlConnection, action: CloseGroup) -> None:
         raise StoreError(f"group {action.group_id} was never opened")
 
 
-def insert_attempt(connection: SqlConnection, action: RecordAttempt) -> None:
-    connection.execute(
-        "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            action.lease_id,
-            action.sample_index,
-            action.fencing_token,
-            action.group_id,
-            action.seed - (1 << 64) if action.seed >= 1 << 63 else action.seed,
-            action.peer_id,
-        ),
+def insert_attempts(connection: SqlConnection, actions: Sequence[RecordAttempt]) -> None:
+    insert_rows(
+        connection,
+        "INSERT INTO attempts (lease_id, sample_index, fencing_token, group_id, seed, peer_id) VALUES <rows>",
+        [
+            (
+                action.lease_id,
+                action.sample_index,
+                action.fencing_token,
+                action.group_id,
+                action.seed - (1 << 64) if action.seed >= 1 << 63 else action.seed,
+                action.peer_id,
+            )
+            for action in actions
+        ],
     )
 
 
@@ -103,9 +106,10 @@ def close_attempt(connection: SqlConnection, action: CloseAttempt) -> None:
 
 
 def insert_rollouts(connection: SqlConnection, actions: Sequence[StoreRollout]) -> None:
-    connection.executemany(
+    insert_rows(
+        connection,
         "INSERT INTO rollouts (rollout_id, lease_id, sample_index, peer_id, body, body_blake3, oldest_version,"
-        " newest_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        " newest_version) VALUES <rows>",
         [
             (
                 action.rollout_id,
@@ -143,7 +147,8 @@ def delete_turns(connection: SqlConnection, action: DropTurns) -> None:
 
 def insert_episode(connection: SqlConnection, action: StoreEpisode, exact: bool, problem: ProblemReward | None) -> None:
     insert_rollouts(connection, [StoreRollout(action.rollout_id, action.peer_id, action.rollout)])
-    insert_score(connection, action.rollout_id, Score(action.reward, exact), problem)
+    insert_scores(connection, [(action.rollout_id, Score(action.reward, exact))])
+    upsert_problem_rewards(connection, [] if problem is None else [problem])
 
 
 def make_together(connection: SqlConnection, action: CommitTogether, problem: ProblemReward | None) -> None:
@@ -200,25 +205,32 @@ def body_checksum(body: bytes) -> bytes:
     return blake3(body).digest(length=16)
 
 
-def insert_score(
-    connection: SqlConnection,
-    rollout_id: RolloutId,
-    score: Score,
-    problem: ProblemReward | None,
-) -> None:
-    parts = json.dumps(dict(score.parts), separators=(",", ":"))
+def insert_scores(connection: SqlConnection, scores: Sequence[tuple[RolloutId, Score]]) -> None:
     # A verifier may take so long that the rollout was dropped and compacted meanwhile: then its score is ignored.
-    connection.execute(
-        "INSERT INTO scores (rollout_id, reward, exact, detail, parts) SELECT ?, ?, ?, ?, ?"
-        " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
-        (rollout_id, float(score.reward), int(score.exact), score.detail, parts, rollout_id, rollout_id),
+    # Both engines name the columns of VALUES like this.
+    insert_rows(
+        connection,
+        "INSERT INTO scores (rollout_id, reward, exact, detail, parts)"
+        " SELECT column1, column2, column3, column4, column5 FROM (VALUES <rows>) AS new"
+        " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = column1)"
+        " OR column1 > (SELECT rollout_id FROM retention)",
+        [
+            (rollout_id, float(score.reward), int(score.exact), score.detail, _parts_json(score))
+            for rollout_id, score in scores
+        ],
     )
-    if problem is not None:
-        connection.execute(
-            "INSERT INTO problem_rewards VALUES (?, ?, ?, ?) ON CONFLICT (problem_id) DO UPDATE"
-            " SET rollouts = excluded.rollouts, mean = excluded.mean, variance = excluded.variance",
-            (problem.problem_id, problem.rollouts, problem.mean, problem.variance),
-        )
+
+
+def _parts_json(score: Score) -> str:
+    return json.dumps(dict(score.parts), separators=(",", ":")) if score.parts else "{}"
+
+
+def upsert_problem_rewards(connection: SqlConnection, problems: Sequence[ProblemReward]) -> None:
+    connection.executemany(
+        "INSERT INTO problem_rewards VALUES (?, ?, ?, ?) ON CONFLICT (problem_id) DO UPDATE"
+        " SET rollouts = excluded.rollouts, mean = excluded.mean, variance = excluded.variance",
+        [(one.problem_id, one.rollouts, one.mean, one.variance) for one in problems],
+    )
 
 
 def select_problem_rewards(connection: SqlConnection) -> list[ProblemReward]:

@@ -111,7 +111,8 @@ class RunStore(AccessStore, Protocol):
     """The durable store of one run.
 
     A method's future is done once its change is durable. Changes are made in the order of the calls, whether or not the
-    caller waits. A change that contradicts what is stored fails with StoreError and changes nothing. A store that can
+    caller waits. A change that contradicts what is stored fails with StoreError and changes nothing; attempts, rollouts
+    and scores that are recorded directly after each other may be made together and then fail together. A store that can
     no longer be written fails every later call, and ``failed`` returns.
     """
 

@@ -99,6 +99,10 @@ class LedgerThread:
             self._turn.append((change, future))
         return future
 
+    def is_last(self, future: asyncio.Future[Any]) -> bool:
+        """Return whether a change is the one submitted last, and still on the loop, where it can be extended."""
+        return bool(self._turn) and self._turn[-1][1] is future
+
     def _schedule(self) -> None:
         next_at = self._handed_over_at + HAND_OVER_S
         if self._loop.time() >= next_at:

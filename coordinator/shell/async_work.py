@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from coordinator.core.events.events import Event
@@ -32,6 +33,8 @@ class AsyncWork:
         self._ended = ended
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._newest: asyncio.Future[Any] | None = None  # the change that was waited for last
+        self._after_newest: list[Event] = []
 
     async def durable(self, change: asyncio.Future[Any], what: str) -> None:
         """Wait until a change is durable; cancelling the wait does not undo the change.
@@ -53,18 +56,25 @@ class AsyncWork:
             return await asyncio.shield(question)
 
     def when_durable(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
-        """Apply ``then`` once a change is durable. A change that the ledger refuses is a bug and ends the run."""
+        """Apply ``then`` once a change is durable. A change that the ledger refuses is a bug and ends the run.
 
-        def done(future: asyncio.Future[Any]) -> None:
-            if future.cancelled():
-                return
-            error = future.exception()
-            if error is not None:
-                self._fail(error if isinstance(error, Exception) else StoreError(str(error)))
-            elif then is not None:
-                self._apply(then)
+        Changes that the ledger makes together have one future, and cost one callback.
+        """
+        if change is not self._newest or change.done():
+            self._newest, self._after_newest = change, []
+            change.add_done_callback(partial(self._durable, self._after_newest))
+        if then is not None:
+            self._after_newest.append(then)
 
-        change.add_done_callback(done)
+    def _durable(self, events: list[Event], change: asyncio.Future[Any]) -> None:
+        if change.cancelled():
+            return
+        error = change.exception()
+        if error is not None:
+            self._fail(error if isinstance(error, Exception) else StoreError(str(error)))
+            return
+        for event in events:
+            self._apply(event)
 
     def when_done(self, result: asyncio.Future[T], then: Callable[[T], None]) -> None:
         """Call ``then`` with a result once it is there, unless this is closed; an error ends the run as a task's does.

@@ -356,7 +356,7 @@ async def test_a_ledger_that_fails_ends_the_run(tmp_path: Path, monkeypatch: pyt
     def refuse(*_: Any) -> None:
         raise StoreError("the ledger refuses", fix="none")
 
-    monkeypatch.setattr("coordinator.ledger.sql_work.insert_attempt", refuse)
+    monkeypatch.setattr("coordinator.ledger.sql_work.insert_attempts", refuse)
     with pytest.raises(StoreError, match="the ledger refuses"):
         await run_until_work_is_leased(tmp_path)
 

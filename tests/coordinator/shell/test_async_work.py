@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from coordinator.core.events.actions import AnswerUpload, ServeBatch
-from coordinator.core.events.events import BatchRequested, Event, RolloutReceived, Tick
+from coordinator.core.events.events import BatchRequested, Event, LearnerCalled, RolloutReceived, Tick
 from coordinator.shell.async_work import AsyncWork
 from coordinator.shell.pending_calls import PendingCalls
 from rollcast.runtime.errors import StoreError
@@ -30,6 +30,18 @@ async def test_an_event_follows_a_change_that_is_kept() -> None:
     change.set_result(None)
     await asyncio.sleep(0)
     assert shell.told == [Tick()]
+
+
+async def test_events_of_changes_that_are_made_together_follow_in_their_order() -> None:
+    shell, change = Shell(), asyncio.get_running_loop().create_future()
+    for event in (Tick(), None, LearnerCalled()):
+        shell.work.when_durable(change, event)
+    change.set_result(None)
+    await asyncio.sleep(0)
+    assert shell.told == [Tick(), LearnerCalled()]
+    shell.work.when_durable(change, Tick())
+    await asyncio.sleep(0)
+    assert shell.told == [Tick(), LearnerCalled(), Tick()]
 
 
 async def test_a_change_that_is_refused_ends_the_run() -> None:

@@ -346,7 +346,11 @@ class StoreConformance(ABC):
         for number in range(1, 501):
             store.record_attempt(attempt(number, number))
             store.store_rollouts([store_rollout(number, rollout(number, number))])
+            if number > 400:
+                store.record_score(RolloutId(number - 400), Score(1.0, True, "", {"format": 0.5}))
         assert (await store.counts()).accepted == 500
+        stored = await store.rollouts([RolloutId(number) for number in range(1, 501)])
+        assert [entry.reward for entry in stored] == [1.0] * 100 + [0.0] * 400
 
     async def test_close_makes_requested_changes_durable(self, store: RunStore, tmp_path: Path) -> None:
         for number in range(100):
