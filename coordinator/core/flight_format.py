@@ -20,19 +20,28 @@ import zstandard
 
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.decisions.state import Restored
-from coordinator.core.events.actions import Action, CommitTogether, ServeBatch, StoreEpisode, StoreRollout, StoreTurn
+from coordinator.core.events.actions import (
+    Action,
+    CommitTogether,
+    ScoreRollout,
+    ServeBatch,
+    StoreEpisode,
+    StoreRollout,
+    StoreTurn,
+)
 from coordinator.core.events.audit_events import Unseen
 from coordinator.core.events.events import Event, RolloutReceived
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.rollouts import Rollout
 
-FORMAT = 1
+FORMAT = 2
 FRAME_BYTES_MAX = 64 << 20  # decompressed; readers reject larger frames
 _COMPRESSION_LEVEL = 3
 _FRAME_HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
 
 _EVENT_TYPES: dict[str, type] = {one.__name__: one for one in get_args(Event)}
 _encoder = msgspec.msgpack.Encoder(enc_hook=lambda message: message.SerializeToString(deterministic=True))
+_OF_NO_ACTION = zlib.crc32(_encoder.encode([]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +81,25 @@ Entry = Head | EventEntry | Gap
 
 def checksum(actions: Sequence[Action]) -> int:
     """Return the CRC-32 of the core's actions, without the contents of rollouts, which a peer decided."""
+    if not actions:
+        return _OF_NO_ACTION
     return zlib.crc32(_encoder.encode([(type(action).__name__, _decided(action)) for action in actions]))
 
 
 def _decided(action: Action) -> Any:
-    if isinstance(action, CommitTogether):
-        return [(type(one).__name__, _decided(one)) for one in action.changes]
-    if isinstance(action, StoreRollout):  # the most frequent one, and replace() is slow
-        return StoreRollout(action.rollout_id, action.peer_id, _bare(action.rollout))
-    if isinstance(action, StoreTurn | StoreEpisode):
-        return replace(action, rollout=_bare(action.rollout))
-    if isinstance(action, ServeBatch):
-        return replace(action, unseen=tuple(map(_named, action.unseen)))
-    return action
+    match action:  # the most frequent ones first
+        case StoreRollout():
+            return (action.rollout_id, action.peer_id)
+        case ScoreRollout():
+            return (action.rollout_id, action.problem_id)
+        case CommitTogether():
+            return [(type(one).__name__, _decided(one)) for one in action.changes]
+        case StoreTurn() | StoreEpisode():
+            return replace(action, rollout=_bare(action.rollout))
+        case ServeBatch():
+            return replace(action, unseen=tuple(map(_named, action.unseen)))
+        case _:
+            return action
 
 
 def _named(unseen: Unseen) -> Unseen:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Entry = tuple[Change[Any], asyncio.Future[Any]]
 
 COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of them
-HAND_OVER_S = 0.01  # between two hand-overs to the thread; a change that comes later is handed over at once
+HAND_OVER_S = 0.02  # between two hand-overs to the thread; a change that comes later is handed over at once
 CLOSE_TIMEOUT_S = 60.0
 
 _log = structlog.get_logger()

@@ -19,7 +19,9 @@ log = structlog.get_logger()
 
 BEAT_S = 1.0
 SILENT_BEATS = 5  # beats of this end: time in which its loop did not run counts for one of them at most
-GATHER_S = 0.005  # between two frames of an end; an item that comes later leaves with its turn
+GATHER_S = 0.02
+"""Seconds between two frames of an end; an item that comes later leaves with its turn. Work that arrives together is
+done at once, for less than half of the processor time, and the store takes about as long to make it durable."""
 FRAME_BYTES = 1 << 20  # of items, from which a frame leaves before the turn ends
 READ_BYTES = 256 << 10
 WAITING_BYTES_MAX = 256 << 20  # that wait for the other end; an end that lets more wait is lost

@@ -159,7 +159,7 @@ class Shell:
         self.clock = clock
         self._async = AsyncWork(self.apply, self.fail, lambda: bool(self.ended_because))
         self._events: list[Event] = []
-        self._cause = ""  # id of the event whose actions are being carried out
+        self._event: Event | None = None  # whose actions are being carried out
         self._applying = False
         self._calls = PendingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
@@ -192,8 +192,7 @@ class Shell:
         self._applying = True
         try:
             while self._events:
-                event = self._events.pop(0)
-                self._cause = cause_of(event)
+                event = self._event = self._events.pop(0)
                 now = self.clock()
                 actions = self._core.handle(event, now)
                 self._record(now, event, actions)
@@ -432,13 +431,17 @@ class Shell:
                 self._async.when_durable(self._ledger.lift_quarantine(peer_id))
                 self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))  # it begins anew
             case Penalise():
-                self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
+                self._write_row(action.kind, action.peer_id, action.reason)
             case Note():
-                self._rows.write(action.kind, action.subject, action.detail, self._cause)
+                self._write_row(action.kind, action.subject, action.detail)
             case FailRun():
                 self.fail(failure_of(action))
             case _:
                 assert_never(action)
+
+    def _write_row(self, kind: str, subject: str, detail: str) -> None:
+        assert self._event is not None
+        self._rows.write(kind, subject, detail, cause_of(self._event))
 
     def _store_episode(self, action: StoreEpisode) -> None:
         problem = self._problems.rewarded(action.problem_id, action.reward)

@@ -23,7 +23,7 @@ from rollcast.runtime.errors import RollcastError, TaskError
 BATCH_ITEMS = 16
 """Items that a worker gets at once: few enough to share work between workers, enough to make messages cheap."""
 BATCH_TEXT_LENGTH_MAX = 1 << 20
-GATHER_S = 0.01
+GATHER_S = 0.03
 """Seconds for which a batch waits for further items: a message for each would cost more than most checks."""
 ALONE_MAX = 4096  # keys that are remembered as those of items that may have ended a worker
 
