@@ -61,6 +61,13 @@ class Segment:
     routes: bytes = field(default=b"", repr=False)  # see rollcast.wire.routes; empty: none were recorded
     context_routes: bytes = field(default=b"", repr=False)  # of the tokens before it, if its engine began with it
     sampler: str = ""  # the kind of engine and device that its peer claims, such as "jax-cpu"; empty: unknown
+    largest_received: int = field(default=-1, repr=False, compare=False)
+    """The largest token id, which was determined where the segment was received; -1: it was made in this process."""
+
+    @property
+    def largest_id(self) -> int:
+        """The largest of its token ids; -1 if there is none."""
+        return self.largest_received if self.largest_received >= 0 else largest_id(self.packed_ids)
 
     @property
     def is_generated(self) -> bool:
@@ -395,7 +402,9 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
     require(_has_finite_logprobs(message), "a log-probability is not finite")
     require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
     require(_SAMPLER.fullmatch(message.sampler) is not None, "a segment's kind of sampler is malformed")
-    require(largest_id(message.packed_ids) <= limits.TOKEN_ID_MAX, "a token id is out of range")
+    packed_ids = message.packed_ids
+    largest = largest_id(packed_ids)
+    require(largest <= limits.TOKEN_ID_MAX, "a token id is out of range")
     if routes is not None:
         _check_routes(message, routes)
     return Segment(
@@ -403,12 +412,13 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
         epoch=Epoch(_counter(message.epoch)),
         version=Version(_counter(message.version)),
         peer_id=PeerId(message.peer_id),
-        packed_ids=message.packed_ids,
+        packed_ids=packed_ids,
         loss_mask=message.loss_mask,
         reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
         routes=message.routes if routes is not None else b"",
         context_routes=message.context_routes if routes is not None else b"",
         sampler=message.sampler,
+        largest_received=largest,
     )
 
 

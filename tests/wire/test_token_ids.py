@@ -43,6 +43,13 @@ def test_wanted_ids_are_found(tokens: list[int], wanted: frozenset[int]) -> None
     assert last_id(packed) == tokens[-1]
 
 
+@pytest.mark.parametrize("last", [7, 0])
+def test_bytes_across_two_ids_are_no_id(last: int) -> None:
+    across = [1, 256] * 20  # 1 0 0 0 0 1 0 0: the bytes of 0 lie across each pair
+    assert holds_any(pack_ids([*across, last]), {0}) == (last == 0)
+    assert not holds_any(pack_ids(across), {0})
+
+
 def test_the_bytes_are_little_endian() -> None:
     assert pack_ids((1, 0x01020304)) == b"\1\0\0\0\4\3\2\1"
 

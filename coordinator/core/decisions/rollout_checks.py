@@ -16,7 +16,7 @@ from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.partials import bare, tokens_of
 from rollcast.wire.ids import PeerId
 from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, packed_of, prefix_digest, turn_start
-from rollcast.wire.token_ids import ID_BYTES, holds_any, id_count, largest_id, last_id
+from rollcast.wire.token_ids import ID_BYTES, holds_any, id_count, last_id
 
 
 def malformed_rollout(
@@ -158,7 +158,6 @@ def _malformed_segment(state: CoreState, peer_id: PeerId, segment: Segment) -> s
         return "uploaded a loss mask that leaves out tokens that the policy generated"
     if not state.announced.is_published(segment.epoch, segment.version):
         return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
-    largest = largest_id(segment.packed_ids)
-    if largest >= state.settings.vocabulary_size:
-        return f"uploaded token {largest}, beyond a vocabulary of {state.settings.vocabulary_size}"
+    if segment.largest_id >= state.settings.vocabulary_size:
+        return f"uploaded token {segment.largest_id}, beyond a vocabulary of {state.settings.vocabulary_size}"
     return ""

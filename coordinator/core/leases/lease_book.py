@@ -377,7 +377,8 @@ class LeaseBook(InFlight[Attempt]):
         # A peer that continues a rollout of before a restart, whose beginning is unknown, cannot fill the slot.
         authors = authors_of(attempt.prefix or ()) | generated_by | {attempt.peer_id}
         self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version, authors))
-        self._index(group)
+        if self._grace.lost or _contains(self._open, group.group_id):  # filling a slot opens none
+            self._index(group)
         return list(slot.live)
 
     def _set_filling(self, group: Group, filling: Filling) -> None:
