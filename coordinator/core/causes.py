@@ -16,6 +16,8 @@ from coordinator.core.events.evaluation_events import (
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
+    ArrivalsBegan,
+    ArrivalsEnded,
     BatchRecorded,
     BatchRequested,
     EarnedRestored,
@@ -134,6 +136,8 @@ def cause_of(event: Event) -> str:
             return "start"
         case Tick():
             return "time"
+        case ArrivalsBegan() | ArrivalsEnded():
+            return "arrivals"
         case PeerPinned() | PeerDrained() | PeerBanned() | PeerEnabled():
             return "operator"
         case PricesChanged() | StalenessLimitChanged() | PublishPeriodChanged() | BudgetChanged():

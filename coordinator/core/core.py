@@ -35,6 +35,8 @@ from coordinator.core.events.evaluation_events import (
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
+    ArrivalsBegan,
+    ArrivalsEnded,
     BatchRecorded,
     BatchRequested,
     EarnedRestored,
@@ -103,7 +105,12 @@ __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
 _MOVES_THE_LEARNER = (Tick, BatchRequested, BatchRecorded)  # events after which its wait is attributed to a cause
 #: The most frequent events: none of them changes which processes are missing, or what the run as a whole waits for.
-_FREQUENT = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived})
+_FREQUENT = frozenset(
+    {
+        *(HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived),
+        *(ArrivalsBegan, ArrivalsEnded),
+    }
+)
 
 
 class CoordinatorCore:
@@ -359,6 +366,12 @@ class CoordinatorCore:
             case PartialReceived():
                 self._state.members.seen(event.peer_id, now)
                 return self._rollouts.partial(event)
+            case ArrivalsBegan():
+                self._state.arrivals_go_on = True
+                return []
+            case ArrivalsEnded():
+                self._state.arrivals_go_on = False
+                return issue(self._state, now)
             case Started():
                 return [*lifecycle.started(self._state, now), *cell.started(self._state)]
             case PeerJoined():

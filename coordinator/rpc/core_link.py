@@ -222,7 +222,7 @@ class LocalCore:
     def apply(self, peer_id: PeerId, event: Event) -> None:
         """See CoreLink."""
         self._clones.message_received(peer_id, time.monotonic())
-        self._shell.apply(event)
+        self._shell.apply_soon(event)
 
     async def accused(self, accuser: PeerId, message: pb.Accusation) -> None:
         """See CoreLink."""

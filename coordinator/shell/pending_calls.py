@@ -23,10 +23,20 @@ class PendingCalls:
     """The calls that wait, by their ids in the core."""
 
     def __init__(
-        self, apply: Callable[[Event], None], clock: Callable[[], float], observe_answer_s: Callable[[float], None]
+        self,
+        apply: Callable[[Event], None],
+        apply_soon: Callable[[Event], None],
+        clock: Callable[[], float],
+        observe_answer_s: Callable[[float], None],
     ) -> None:
-        """``apply`` passes an event to the core; ``observe_answer_s`` receives the seconds that each upload waited."""
+        """Create it without calls.
+
+        Args:
+            apply, apply_soon: pass an event to the core, at once or with others that arrive in this turn of the loop.
+            observe_answer_s: receives the seconds that each upload waited.
+        """
         self._apply = apply
+        self._apply_soon = apply_soon
         self._clock = clock
         self._observe_answer_s = observe_answer_s
         self._uploads: dict[UploadId, tuple[float, Answered]] = {}  # since when each waits, and for what
@@ -55,7 +65,7 @@ class PendingCalls:
         """Apply an upload's event; its answer comes once the upload is durable or refused."""
         upload_id = UploadId(next(self._ids))
         self._uploads[upload_id] = self._clock(), answered
-        self._apply(event_of(upload_id))
+        self._apply_soon(event_of(upload_id))
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
         """Request the batch of a step; return None if it is not recorded within ``wait_s`` seconds."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -65,6 +66,8 @@ from coordinator.core.events.episode_events import (
 from coordinator.core.events.evaluation_events import EvaluationAnswered, EvaluationScored, EvaluationUnscorable
 from coordinator.core.events.events import (
     AnnouncedEncoding,
+    ArrivalsBegan,
+    ArrivalsEnded,
     BatchRecorded,
     EpochRecorded,
     Event,
@@ -158,10 +161,11 @@ class Shell:
         self._sink = sink
         self.clock = clock
         self._async = AsyncWork(self.apply, self.fail, lambda: bool(self.ended_because))
-        self._events: list[Event] = []
+        self._arrived: list[Event] = []  # in this turn of the loop, to be applied together
+        self._events: deque[Event] = deque()
         self._event: Event | None = None  # whose actions are being carried out
         self._applying = False
-        self._calls = PendingCalls(self.apply, clock, observe_answer_s)
+        self._calls = PendingCalls(self.apply, self.apply_soon, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
         self._planner = ActivationPlanner()
         self._relay_solver = RelaySolver()
@@ -184,15 +188,33 @@ class Shell:
 
     # ---------------------------------------------------------------- events in
 
+    def apply_soon(self, event: Event) -> None:
+        """Apply an event together with the others of this turn of the loop; it keeps its place among all events."""
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._apply_arrived)
+        self._arrived.append(event)
+
+    def _apply_arrived(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        if len(arrived) < 2:
+            self._apply_all(arrived)
+        else:
+            self._apply_all([ArrivalsBegan(), *arrived, ArrivalsEnded()])
+
     def apply(self, event: Event) -> None:
         """Apply an event to the core and carry out the actions that follow."""
-        self._events.append(event)
+        if self._arrived:
+            self._apply_arrived()
+        self._apply_all([event])
+
+    def _apply_all(self, events: list[Event]) -> None:
+        self._events += events
         if self._applying:  # an action caused this event: the loop below applies it later
             return
         self._applying = True
         try:
             while self._events:
-                event = self._event = self._events.pop(0)
+                event = self._event = self._events.popleft()
                 now = self.clock()
                 actions = self._core.handle(event, now)
                 self._record(now, event, actions)

@@ -524,8 +524,11 @@ def _is_new_enough(version: Version, lent: Lent | None) -> bool:
 
 
 def issue(state: CoreState, now: float) -> list[Action]:
-    """Give leases to the members next in line, as long as there is work for them, and request prompts."""
-    if state.ended or state.holds_work:
+    """Give leases to the members next in line, as long as there is work for them, and request prompts.
+
+    Of events that arrived together only the last one does so.
+    """
+    if state.ended or state.holds_work or state.arrivals_go_on:
         return []
     members = state.members
     if not (members.shares.places or members.has_changed or state.book.has_freed or _lacks_prompts(state)):

@@ -108,6 +108,7 @@ class CoreState:
         self.progress = LearnerProgress()
         self.profile: Profile | None = None  # the newest one since the start
         self.now = 0.0  # of the event that is being handled
+        self.arrivals_go_on = False  # whether further events arrived together with it
         self.forecast = Forecast()
         self.group_yield = GroupYield()
         self.partials = Partials(settings.partial_tokens_max)

@@ -463,6 +463,16 @@ class Tick:
     """Time passed: leases expire, silent peers are found, and work that may now begin is issued."""
 
 
+@dataclass(frozen=True, slots=True)
+class ArrivalsBegan:
+    """Events follow that arrived together. Leases are given out once, after the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsEnded:
+    """The last of the events that arrived together was handled."""
+
+
 Event = (
     Started
     | PeerJoined
@@ -512,4 +522,6 @@ Event = (
     | WorkersOffered
     | RunEnded
     | Tick
+    | ArrivalsBegan
+    | ArrivalsEnded
 )

@@ -7,7 +7,6 @@ is attributed to it. `rollcast why` adds up the waits of a run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 
 from coordinator.core.decisions.state import CoreState
@@ -79,12 +78,13 @@ class WaitCauses:
 
     def _slowest_holder(self) -> PeerId | None:
         """Return the peer that has held an attempt for longest, among the groups that would make the batch."""
-        oldest = min(self._attempts_needed(), key=lambda attempt: attempt.deadline, default=None)
-        return None if oldest is None else oldest.peer_id
-
-    def _attempts_needed(self) -> Iterator[Attempt]:
+        oldest: Attempt | None = None  # of thousands, on each tick: generators would take several times as long
         for group in islice(self._state.book, self._state.settings.groups_per_step):
-            yield from group.live()
+            for slot in group.slots:
+                for attempt in slot.live:
+                    if oldest is None or attempt.deadline < oldest.deadline:
+                        oldest = attempt
+        return None if oldest is None else oldest.peer_id
 
     def _why_none_works(self) -> WaitStage:
         state = self._state

@@ -25,6 +25,8 @@ from coordinator.core.events.actions import (
     SupplyPrompts,
 )
 from coordinator.core.events.events import (
+    ArrivalsBegan,
+    ArrivalsEnded,
     BatchRecorded,
     BatchRequested,
     EpochRecorded,
@@ -70,6 +72,7 @@ class RandomFleet:
         epochs: bool = True,
         reach: bool = False,
         profiles: bool = False,
+        arrivals: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.failures = random.Random(seed)  # of scoring
@@ -84,6 +87,7 @@ class RandomFleet:
         self.epochs = epochs
         self.reach = reach
         self.profiles = profiles
+        self.arrivals = arrivals
         self.grants: list[tuple[str, LeaseGrant]] = []
         self.sent: list[tuple[str, Rollout]] = []
         self.core = CoordinatorCore(
@@ -263,6 +267,12 @@ class RandomFleet:
             PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset", finished=self.random.random() < 0.5)
         )
 
+    def peers_arrive_together(self) -> None:
+        self.handle(ArrivalsBegan())
+        for _ in range(self.random.randint(1, 4)):
+            self.random.choice([self.peer_asks, self.peer_uploads, self.peer_holds, self.peer_repeats_or_lies])()
+        self.handle(ArrivalsEnded())
+
     def peer_drains(self) -> None:
         self.handle(heartbeat(self.random.choice(PEERS), state="draining", active=self.newest))
 
@@ -322,6 +332,7 @@ class RandomFleet:
             }
             | (self.reaching() if self.reach else {})
             | ({self.learner_is_profiled: 6} if self.profiles else {})
+            | ({self.peers_arrive_together: 12} if self.arrivals else {})
         )
 
     def reaching(self) -> dict[Callable[[], None], int]:
@@ -356,9 +367,10 @@ class RandomFleet:
     st.sampled_from([3, 1000]),
     st.sampled_from(["drop", "wait", "correct"]),
     st.booleans(),
+    st.booleans(),
 )
 def test_random_runs_keep_every_invariant(
-    seed: int, staleness_limit: int, finished_kept: int, late_policy: LatePolicy, reach: bool
+    seed: int, staleness_limit: int, finished_kept: int, late_policy: LatePolicy, reach: bool, arrivals: bool
 ) -> None:
     fleet = RandomFleet(
         seed,
@@ -367,6 +379,7 @@ def test_random_runs_keep_every_invariant(
         late_policy=late_policy,
         reach=reach,
         profiles=True,
+        arrivals=arrivals,
     )
     fleet.run(events=400)
     fleet.end()

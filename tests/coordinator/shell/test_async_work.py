@@ -94,7 +94,7 @@ async def test_close_cancels_tasks_in_progress() -> None:
 
 def made() -> tuple[PendingCalls, list[Event]]:
     told: list[Event] = []
-    return PendingCalls(told.append, lambda: 0.0, lambda seconds: None), told
+    return PendingCalls(told.append, told.append, lambda: 0.0, lambda seconds: None), told
 
 
 async def begun(calls: PendingCalls, step: int, wait_s: float) -> asyncio.Task[ServeBatch | None]:

@@ -11,7 +11,15 @@ import pytest
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import Action, CloseAttempt, CommitTogether, DropTurns, StoreEpisode
-from coordinator.core.events.events import Event, RolloutStored, Tick
+from coordinator.core.events.events import (
+    ArrivalsBegan,
+    ArrivalsEnded,
+    Event,
+    LearnerCalled,
+    RolloutStored,
+    Tick,
+    WorkRequested,
+)
 from coordinator.ledger.store import ProblemReward, RunStore
 from coordinator.metrics.sinks.sink import Sink
 from coordinator.prompts.problems import Problems
@@ -97,3 +105,20 @@ async def test_a_transaction_that_the_ledger_refuses_ends_the_run_and_answers_no
     with pytest.raises(StoreError, match="the disk is full"):
         raise await shell.failure
     assert core.events == [Tick()]
+
+
+async def test_events_of_one_turn_are_applied_together_and_in_their_place_among_others() -> None:
+    core = ScriptedCore()
+    shell = shell_of(core, Ledger(), [])
+    asked = [WorkRequested(PEER, slots) for slots in range(4)]
+    shell.apply_soon(asked[0])
+    assert core.events == []
+    await asyncio.sleep(0)
+    assert core.events == asked[:1]
+    shell.apply_soon(asked[1])
+    shell.apply_soon(asked[2])
+    shell.apply(LearnerCalled())
+    shell.apply_soon(asked[3])
+    await asyncio.sleep(0)
+    together = [ArrivalsBegan(), *asked[1:3], ArrivalsEnded()]
+    assert core.events == [asked[0], *together, LearnerCalled(), asked[3]]

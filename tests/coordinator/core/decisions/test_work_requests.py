@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.events.actions import CloseAttempt, Penalise, RevokeLeases, StoreRollout
-from coordinator.core.events.events import LeasesReturned, PartialReceived, PeerLeft, Tick
+from coordinator.core.events.actions import CloseAttempt, Penalise, RevokeLeases, SendLeases, StoreRollout
+from coordinator.core.events.events import ArrivalsBegan, ArrivalsEnded, LeasesReturned, PartialReceived, PeerLeft, Tick
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
 from rollcast.wire.token_ids import pack_ids
@@ -25,6 +25,17 @@ def passes(made: World, seconds: float, *here: str) -> None:
     for name in ("origin", *here):
         made.handle(heartbeat(name, active=0))
     made.handle(Tick())
+
+
+def test_requests_that_arrive_together_are_granted_after_the_last_of_them() -> None:
+    made = World()
+    made.start("a", "b")
+    assert made.handle(ArrivalsBegan()) == []
+    for peer in ("a", "b"):
+        assert only(made.handle(wants(peer, 2)), SendLeases) == []
+    granted = only(made.handle(ArrivalsEnded()), SendLeases)
+    assert [(one.peer_id, len(one.leases)) for one in granted] == [(A, 1), (B, 1)]
+    assert only(made.handle(ArrivalsEnded()), SendLeases) == []
 
 
 def test_a_reconnecting_peer_keeps_the_leases_it_reports_and_the_rest_is_free_at_once() -> None:
