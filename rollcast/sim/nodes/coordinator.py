@@ -301,6 +301,9 @@ class CoordinatorNode(Server):
             reply.send(Failed("not listening yet"))
             return
         upload = Upload(reply, len(rollouts))
+        arrive_together = len(rollouts) > 1
+        if arrive_together:
+            self.apply(ev.ArrivalsBegan())
         for rollout in rollouts:
             self._last_upload += 1
             upload_id = UploadId(self._last_upload)
@@ -310,6 +313,8 @@ class CoordinatorNode(Server):
             else:
                 fields = (rollout.lease_id, rollout.fencing_token, rollout.sample_index)
                 self.apply(ev.MalformedRollout(upload_id, peer_id, *fields, "no rollout"))  # type: ignore[arg-type]
+        if arrive_together:
+            self.apply(ev.ArrivalsEnded())
 
     def next_batch(self, step: Step, reply: Reply) -> None:
         """Receive the learner's request for a batch; the call is answered when the batch is recorded."""
