@@ -47,6 +47,7 @@ log = structlog.get_logger()
 HELLO_DEADLINE_S = 10.0
 WRITE_DEADLINE_S = 10.0  # for the transport to accept one message
 UPLOAD_MESSAGE_DEADLINE_S = 120.0  # between two messages of one upload; the longest have some 13 MiB
+UPLOAD_WAIT_MAX_S = 60.0  # before the next message of an upload that comes too fast is read; a part of that time
 REFUSAL_S = 1.0  # before an upload that comes too fast is refused
 VERDICT_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
@@ -150,19 +151,17 @@ class PeerCalls:
     async def _receive_upload(self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages) -> pb.UploadReply:
         routes = await self._core.route_shape()
         answers = _Answers()
-        while True:
-            async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
-                upload = await anext(uploads, None)
-            if upload is None:
-                break
-            if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
-                raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
-            wait_s = self.upload_limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
-            for rollout in upload.rollouts:
-                self._receive_rollout(peer_id, rollout, routes, answers.next())
-            del upload  # not kept while the call waits
-            if wait_s > 0.0:
-                await asyncio.sleep(min(wait_s, UPLOAD_MESSAGE_DEADLINE_S))  # what is not read is not sent
+        async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload") as limit:
+            while (upload := await anext(uploads, None)) is not None:
+                if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
+                    raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
+                wait_s = self.upload_limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
+                for rollout in upload.rollouts:
+                    self._receive_rollout(peer_id, rollout, routes, answers.next())
+                upload = rollout = None  # not kept while the call waits
+                if wait_s > 0.0:
+                    await asyncio.sleep(min(wait_s, UPLOAD_WAIT_MAX_S))  # what is not read is not sent
+                limit.restart()
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
             return pb.UploadReply(verdicts=map(_verdict, await answers.all()))
 

@@ -46,7 +46,8 @@ class UploadLimits:
         """
         if self._at_once[identity] >= self._rates.calls_at_once:
             raise _refusal(f"{self._rates.calls_at_once} uploads of this identity are in progress")
-        wait_s = self._take(self._calls, identity, others, 1, self._rates.calls_per_second, now)
+        rate = self._rates.calls_per_second
+        wait_s = max(bucket.take(1, now) for bucket in self._of(self._calls, identity, others, rate))
         if wait_s > _CALL_WAIT_MAX_S:
             raise _refusal(f"more than {self._rates.calls_per_second:g} uploads a second")
         self._at_once[identity] += 1
@@ -60,22 +61,17 @@ class UploadLimits:
 
     def read(self, identity: str, others: tuple[str, ...], size_bytes: int, now: float) -> float:
         """Count bytes that were read; return the seconds to wait before the caller's next bytes are read."""
-        self._take(self._bytes, identity, others, size_bytes, self._rates.bytes_per_second, now)
-        return self._take(self._bytes, identity, others, 0, self._rates.bytes_per_second, now)
+        rate = self._rates.bytes_per_second
+        return max(bucket.spend(size_bytes, now) for bucket in self._of(self._bytes, identity, others, rate))
 
-    def _take(
-        self,
-        buckets: OrderedDict[str, TokenBucket],
-        identity: str,
-        others: tuple[str, ...],
-        amount: int,
-        per_second: float,
-        now: float,
-    ) -> float:
-        wait_s = self._bucket(buckets, identity, per_second).take(amount, now)
-        for key in others:
-            wait_s = max(wait_s, self._bucket(buckets, key, per_second * self._rates.together).take(amount, now))
-        return wait_s
+    def _of(
+        self, buckets: OrderedDict[str, TokenBucket], identity: str, others: tuple[str, ...], per_second: float
+    ) -> list[TokenBucket]:
+        together = per_second * self._rates.together
+        return [
+            self._bucket(buckets, identity, per_second),
+            *(self._bucket(buckets, key, together) for key in others),
+        ]
 
     def _bucket(self, buckets: OrderedDict[str, TokenBucket], key: str, per_second: float) -> TokenBucket:
         bucket = buckets.get(key)

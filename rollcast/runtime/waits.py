@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from random import Random
+from types import TracebackType
 from typing import TypeVar
 
 from rollcast.runtime.errors import WaitTimedOut
@@ -16,47 +16,55 @@ Result = TypeVar("Result")
 _SLICES = 8  # of a deadline: time in which the event loop did not run counts for at most one of them
 
 
-class _RunningTime:
-    """Ends a timeout's scope after seconds in which the event loop ran.
+class Deadline:
+    """Cancels its body after seconds in which the event loop ran.
 
     On a busy machine a process may not run for seconds, and with it neither a body that waits nor what would end its
     wait. So the time is counted in slices, each of which counts only for its own length, however late the loop was.
     """
 
-    def __init__(self, scope: asyncio.Timeout, seconds: float) -> None:
-        self._scope, self._slice_s, self._left = scope, seconds / _SLICES, _SLICES
+    __slots__ = ("_fix", "_left", "_loop", "_scope", "_slice_s", "_timer", "_waiting_for")
+
+    def __init__(self, seconds: float, waiting_for: str, fix: str) -> None:
+        self._slice_s, self._waiting_for, self._fix = seconds / _SLICES, waiting_for, fix
+        self._left = _SLICES
+        self._scope = asyncio.timeout(None)
+
+    def restart(self) -> None:
+        """Give the body its seconds again."""
+        self._left = _SLICES
+
+    async def __aenter__(self) -> Deadline:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._slice_s, self._slice_over)
+        await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        try:
+            await self._scope.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            waited = f"waited {_SLICES * self._slice_s:g} s for {self._waiting_for}"
+            raise WaitTimedOut(waited, fix=self._fix) from None
 
     def _slice_over(self) -> None:
         self._left -= 1
-        if self._left:
+        if self._left > 0:
             self._timer = self._loop.call_later(self._slice_s, self._slice_over)
         else:
             self._scope.reschedule(self._loop.time())
 
-    def cancel(self) -> None:
-        self._timer.cancel()
 
-
-@asynccontextmanager
-async def deadline(seconds: float, waiting_for: str, *, fix: str = "") -> AsyncIterator[None]:
-    """Cancel the body after ``seconds`` in which this event loop ran.
+def deadline(seconds: float, waiting_for: str, *, fix: str = "") -> Deadline:
+    """Cancel the body of ``async with`` after ``seconds`` in which this event loop ran.
 
     Raises:
         WaitTimedOut: the body took longer; the message names ``waiting_for``.
     """
-    scope = asyncio.timeout(None)
-    running = _RunningTime(scope, seconds)
-    try:
-        async with scope:
-            yield
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        raise WaitTimedOut(f"waited {seconds:g} s for {waiting_for}", fix=fix) from None
-    finally:
-        running.cancel()
+    return Deadline(seconds, waiting_for, fix)
 
 
 async def result_or_released(future: asyncio.Future[Result], release: Callable[[Result], None]) -> Result:

@@ -29,3 +29,8 @@ class TokenBucket:
         wait_s = max(0.0, -self._balance_bytes / self.bytes_per_second)
         self._balance_bytes -= size_bytes
         return wait_s
+
+    def spend(self, size_bytes: int, now: float) -> float:
+        """Take ``size_bytes``; return the seconds until they are paid as well as earlier debts."""
+        self.take(size_bytes, now)
+        return max(0.0, -self._balance_bytes / self.bytes_per_second)
