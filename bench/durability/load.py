@@ -28,6 +28,7 @@ from bench.fleet.fleet import Fleet, FleetPeer, FleetShape
 from bench.fleet.history import History, check
 from bench.fleet.joining import join_many
 from bench.fleet.learner import SyntheticLearner
+from bench.fleet.linked import LinkedFleet
 from bench.fleet.long_rollouts import LongRollouts, tokens_for
 from bench.fleet.process import CoordinatorProcess, GatewayProcess, RunShape, wait_until_listening
 from bench.fleet.watch import Watch
@@ -35,6 +36,7 @@ from bench.machine import Outcome, alone
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
 from rollcast.wire.identity.identity import Identity
+from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.text.tokenizer import Tokenizer
 
 START_TIMEOUT_S = 120.0
@@ -65,6 +67,7 @@ class Profile:
     kill: bool = False
     upload_bytes: int = 20_000
     gateways: int = 0
+    linked: bool = False
 
 
 PROFILES = {
@@ -81,6 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, help="seconds to measure, in place of the profile's")
     parser.add_argument("--kill", action=argparse.BooleanOptionalAction, help="in place of the profile's")
     parser.add_argument("--gateways", type=int, help="processes that serve the peers; they share the fleet's cores")
+    parser.add_argument(
+        "--linked",
+        action="store_true",
+        help="speak for all peers as one gateway does, without TLS",
+    )
     parser.add_argument("--seed", type=int, default=0)
 
 
@@ -94,6 +102,7 @@ def profile_of(arguments: argparse.Namespace) -> Profile:
         "seconds": arguments.seconds,
         "kill": arguments.kill,
         "gateways": arguments.gateways,
+        "linked": arguments.linked,
     }
     return replace(profile, **{name: value for name, value in given.items() if value is not None})
 
@@ -109,7 +118,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         figures = measure(profile, random.Random(arguments.seed))
     settings = {"profile": arguments.profile, "peers": profile.peers, "seconds": profile.seconds}
     settings |= {"heartbeats_s": profile.heartbeats_s, "uploads_s": profile.uploads_s, "kill": profile.kill}
-    settings |= {"gateways": profile.gateways}
+    settings |= {"gateways": profile.gateways, "linked": profile.linked}
     return Outcome(settings, figures)
 
 
@@ -152,10 +161,11 @@ class Load:
                 lease_deadline_s=LEASE_DEADLINE_S,
                 heartbeat_interval_s=heartbeat_s,
                 heartbeat_timeout_s=HEARTBEATS_MISSED * heartbeat_s,
-                gateways=profile.gateways > 0,
+                gateways=profile.gateways > 0 or profile.linked,
             ),
         )
         self._gateways = [GatewayProcess(root, number, self._coordinator) for number in range(profile.gateways)]
+        self._keeps_sessions = profile.gateways > 0 or profile.linked  # while the coordinator is killed
         self._watch = Watch(self._coordinator, own, others)
         self._history = History()
         self._scrapes_s: list[float] = []
@@ -187,10 +197,8 @@ class Load:
         return self._figures
 
     async def _members(self) -> tuple[Fleet, SyntheticLearner]:
-        began_s = time.monotonic()
-        enrolments = await join_many(self._coordinator.invite("peer"), self._profile.peers)
-        self._figures["joins_s"] = len(enrolments) / (time.monotonic() - began_s)
         (origin,) = await join_many(self._coordinator.invite("origin"), 1)
+        enrolments = self._strangers(origin) if self._profile.linked else await self._joined()
         (learns,) = await join_many(self._coordinator.invite("learner"), 1, self._learner_identity)
         learner = SyntheticLearner(
             learns, self._learner_identity, self._history, random.Random(self._rng.random()), old_batch_share=0.0
@@ -202,7 +210,24 @@ class Load:
         shape = FleetShape(self._profile.heartbeats_s, self._profile.uploads_s)
         tokenizer = Tokenizer.from_json((await learner.describe()).tokenizer_json)
         rollouts = LongRollouts(tokenizer, tokens_for(self._profile.upload_bytes))
-        return Fleet(peers, shape, rollouts, self._history, self._rng), learner
+        if not self._profile.linked:
+            return Fleet(peers, shape, rollouts, self._history, self._rng), learner
+        fleet = LinkedFleet(peers, shape, rollouts, self._history, self._rng)
+        await fleet.link(self._coordinator.gateway_socket)
+        return fleet, learner
+
+    async def _joined(self) -> list[Enrolment]:
+        began_s = time.monotonic()
+        enrolments = await join_many(self._coordinator.invite("peer"), self._profile.peers)
+        self._figures["joins_s"] = len(enrolments) / (time.monotonic() - began_s)
+        return enrolments
+
+    def _strangers(self, like: Enrolment) -> list[Enrolment]:
+        """Return identities that have not joined: a gateway has checked the certificates of those for which it speaks.
+
+        ``like`` has the addresses of the run.
+        """
+        return [replace(like, peer_id=Identity.generate().peer_id) for _ in range(self._profile.peers)]
 
     async def _until_connected(self, fleet: Fleet) -> None:
         """Wait until every peer has a session and work."""
@@ -240,7 +265,7 @@ class Load:
         await asyncio.to_thread(self._coordinator.kill)
         killed_s = time.monotonic()
         self._coordinator.start()
-        if self._gateways:  # which keep the sessions: what comes before the core listens was under way
+        if self._keeps_sessions:  # what comes before the core listens was under way
             await asyncio.to_thread(wait_until_listening, self._coordinator, BACK_TIMEOUT_S)
         else:
             await self._wait(lambda: fleet.opened_since(killed_s) > 0, BACK_TIMEOUT_S, "the first peer comes back")
@@ -249,7 +274,7 @@ class Load:
         self._figures["kill_to_ack_s"] = time.monotonic() - killed_s
         with contextlib.suppress(ProcessFailed):
             everybody = self._profile.peers + 1
-            if self._gateways:
+            if self._keeps_sessions:
                 await self._all_members()
             else:
                 await self._wait(lambda: fleet.opened_since(killed_s) == everybody, BACK_TIMEOUT_S, "peers come back")

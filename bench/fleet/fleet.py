@@ -183,27 +183,31 @@ class Fleet:
                     welcome = await call.read()
                 if welcome is END_OF_STREAM:
                     return False
-                peer.writes, peer.uploads = call, generic.unary_unary(UPLOAD)
-                self.connected, peer.opened_at_s = self.connected + 1, time.monotonic()
+                self._opened(peer, call, generic.unary_unary(UPLOAD))
                 try:
-                    await self._receive_all(peer, call)
+                    while (data := await call.read()) is not END_OF_STREAM:
+                        self._receive(peer, pb.CoordinatorMessage.FromString(data))
                 finally:
-                    self.connected -= 1
-                    peer.writes = peer.uploads = None
-                    peer.outbox.clear()
+                    self._closed(peer)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
                 return False
             finally:
                 call.cancel()
         return True
 
-    async def _receive_all(self, peer: FleetPeer, call: Any) -> None:
+    def _opened(self, peer: FleetPeer, writes: Any, uploads: Any) -> None:
+        """Begin with a session that is open, and that ``writes`` and ``uploads`` belong to."""
+        peer.writes, peer.uploads = writes, uploads
+        self.connected, peer.opened_at_s = self.connected + 1, time.monotonic()
         peer.asked_for = 0
         if peer.version is not None:  # a reconnected peer keeps its version
             self._send(peer, pb.PeerMessage(version_held=peer.version))
             self._request_work(peer)
-        while (data := await call.read()) is not END_OF_STREAM:
-            self._receive(peer, pb.CoordinatorMessage.FromString(data))
+
+    def _closed(self, peer: FleetPeer) -> None:
+        self.connected -= 1
+        peer.writes = peer.uploads = None
+        peer.outbox.clear()
 
     def _receive(self, peer: FleetPeer, message: pb.CoordinatorMessage) -> None:
         match message.WhichOneof("body"):
@@ -322,7 +326,9 @@ class Fleet:
             if peer.uploads is not None:  # else the channel was closed under the call
                 raise
             return None
-        verdict: pb.RolloutVerdict = pb.UploadReply.FromString(reply).verdicts[0]
+        return self._counted(pb.UploadReply.FromString(reply).verdicts[0])
+
+    def _counted(self, verdict: pb.RolloutVerdict) -> pb.RolloutVerdict:
         if verdict.reason == "busy":
             self.answers.refused["busy"] += 1
         return verdict

@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,10 +129,17 @@ def test_members_are_counted_from_the_metrics_that_the_coordinator_serves() -> N
     assert load.members("") == 0
 
 
-@pytest.mark.parametrize("gateways", [0, pytest.param(1, marks=pytest.mark.slow)])  # test_gateways.py kills them too
-def test_a_tiny_fleet_is_served_and_survives_a_kill(monkeypatch: pytest.MonkeyPatch, gateways: int) -> None:
+@pytest.mark.parametrize(
+    ("gateways", "linked"),
+    # test_gateways.py kills gateways too
+    [(0, False), (0, True), pytest.param(1, False, marks=pytest.mark.slow)],
+)
+def test_a_tiny_fleet_is_served_and_survives_a_kill(
+    monkeypatch: pytest.MonkeyPatch, gateways: int, linked: bool
+) -> None:
     monkeypatch.setattr(fleet, "AGAIN_MOST_S", 0.3)
-    profile = load.Profile(peers=20, heartbeats_s=20.0, uploads_s=40.0, seconds=1.0, kill=True, gateways=gateways)
+    profile = load.Profile(peers=20, heartbeats_s=20.0, uploads_s=40.0, seconds=1.0, kill=True)
+    profile = replace(profile, gateways=gateways, linked=linked)
     figures = load.measure(profile, random.Random(0))
     assert figures["connected"] == 20
     assert figures["acked"] > 0
