@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +34,14 @@ class Job:
 
     item: ScoreItem
     future: asyncio.Future[Verdict]
+    is_over: Callable[[Job], None]  # called when it has its verdict, without a further turn of the loop
     callers: int = 0  # that wait for the verdict; the job is given up with the last one
 
     def finish(self, verdict: Verdict) -> None:
         """Set the verdict, unless it has one."""
         if not self.future.done():
             self.future.set_result(verdict)
+            self.is_over(self)
 
 
 class JobQueue:
@@ -75,8 +77,8 @@ class JobQueue:
             return await asyncio.shield(job.future)
         finally:
             job.callers -= 1
-            if not job.callers:
-                job.future.cancel()  # no effect on a job that has its verdict
+            if not job.callers and job.future.cancel():  # which has no effect on a job that has its verdict
+                self._discard(job)
 
     def submit(self, item: ScoreItem) -> asyncio.Future[Verdict]:
         """Return the verdict's future, which its caller must not cancel: the item is scored in any case."""
@@ -92,7 +94,7 @@ class JobQueue:
 
     def _new_job(self, item: ScoreItem) -> Job:
         """Return a job in the queue, on its way there while the queue is full, or done if it needs no worker."""
-        job = Job(item, asyncio.get_running_loop().create_future())
+        job = Job(item, asyncio.get_running_loop().create_future(), self._discard)
         if self._failure is not None:
             job.future.set_exception(self._failure)
             return job
@@ -100,7 +102,6 @@ class JobQueue:
             job.finish(Scored(item.key, TOO_LONG))
             return job
         self._unfinished[item.key] = job
-        job.future.add_done_callback(lambda _: self._discard(job))
         if not self._queue.full():
             self._queue.put_nowait(job)
         else:
@@ -111,8 +112,6 @@ class JobQueue:
     def _discard(self, job: Job) -> None:
         if self._unfinished.get(job.item.key) is job:
             del self._unfinished[job.item.key]
-        if not job.future.cancelled():
-            job.future.exception()  # marks the exception as retrieved, also when no caller waits any more
 
     async def next_batch(self) -> list[Job]:
         """Return at least one job, and as many more as come and fit into a batch; without those that are done."""
@@ -147,6 +146,8 @@ class JobQueue:
         for job in list(self._unfinished.values()):
             if not job.future.done():
                 job.future.set_exception(self._failure)
+                job.future.exception()  # marks it as retrieved, also when no caller waits any more
+                self._discard(job)
 
 
 class QueueScorer:
