@@ -24,11 +24,11 @@ from typing import Any
 
 import aiohttp
 
+from bench.durability.linked import LinkedFleet
 from bench.fleet.fleet import Fleet, FleetPeer, FleetShape
 from bench.fleet.history import History, check
 from bench.fleet.joining import join_many
 from bench.fleet.learner import SyntheticLearner
-from bench.fleet.linked import LinkedFleet
 from bench.fleet.long_rollouts import LongRollouts, tokens_for
 from bench.fleet.process import CoordinatorProcess, GatewayProcess, RunShape, wait_until_listening
 from bench.fleet.watch import Watch
