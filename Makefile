@@ -8,7 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
 # Without bytecode: pip would compile a hundred packages whole, of which we import a fifth.
-PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP = .venv/bin/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP_INSTALL = $(PIP) --quiet
 
 # A run's processes start at the same time, and would each compile what they import.
 COMPILE = .venv/bin/python -c 'import coordinator.service, learner.service, peer.engines.jax_engine, peer.service'
@@ -101,14 +102,14 @@ release: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/.installed-all: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing Rollcast into .venv (about a minute)"
-	$(PIP_INSTALL) --editable '.[all]'
+	@echo "installing Rollcast into .venv: one to three minutes, by network and machine"
+	$(PIP) --editable '.[all]'
 	$(COMPILE)
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "installing Rollcast and its development tools into .venv (about a minute)"
-	$(PIP_INSTALL) --editable '.[dev]'
+	@echo "installing Rollcast and its development tools into .venv: one to three minutes, by network and machine"
+	$(PIP) --editable '.[dev]'
 	$(COMPILE)
 	@touch $@ .venv/.installed-all
 
