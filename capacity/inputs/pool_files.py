@@ -130,7 +130,8 @@ def _text(path: Path) -> str:
             )
         return path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a byte order mark
     except FileNotFoundError:
-        raise PoolError(f"no pool at {path}", fix="give a .csv or .toml file; configs/pool.csv is an example") from None
+        fix = "give a .csv or .toml file; `rollcast init plan` writes one to begin with"
+        raise PoolError(f"no pool at {path}", fix=fix) from None
     except (OSError, UnicodeDecodeError) as error:
         raise PoolError(f"cannot read {path}", cause=str(error), fix="check the file and its permissions") from None
 

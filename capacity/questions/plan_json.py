@@ -172,7 +172,8 @@ def read_plan(path: Path) -> PlanDocument:
             raise PlanFileError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB", fix="check that it is a plan")
         return decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise PlanFileError(f"cannot read {path}", cause=str(error), fix="give the path of a plan's JSON") from None
+        fix = "give the file of a plan; `rollcast capacity plan --out plan.json` writes one"
+        raise PlanFileError(f"cannot read {path}", cause=error.strerror or str(error), fix=fix) from None
 
 
 def json_schema() -> str:

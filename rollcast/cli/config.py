@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 from cyclopts import App
 
@@ -50,9 +50,7 @@ def show(
         print(dump_json(load(file, role or guess_role(file))))
         return 0
     if role is None:
-        raise ConfigError(
-            "no file and no role is given", fix="give a file, or --role up|coordinator|gateway|scorer|learner|peer|sft"
-        )
+        raise ConfigError("no file and no role is given", fix=f"give a file, or --role {'|'.join(get_args(Role))}")
     rows = describe(config_class(role))
     if json_output:
         print(

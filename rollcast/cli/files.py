@@ -77,7 +77,7 @@ def guess_role(path: Path) -> Role:
 
 def _role_of(values: Mapping[str, Any]) -> Role | None:
     """Return the first role that has all sections of a table; None if there is none."""
-    if not values.keys().isdisjoint({"coordinator", "origin", "peer"}):
-        return "up"
+    if not values.keys().isdisjoint({"coordinator", "learner", "origin", "peer", "peers"}):
+        return "up"  # the only role with these keys
     roles: tuple[Role, ...] = (*ROLES_OF_UP, "gateway", "scorer", "cell", "sft")
     return next((role for role in roles if values.keys() <= config_class(role).model_fields.keys()), None)

@@ -13,6 +13,7 @@ from rollcast.runtime.errors import ConfigError
     ("text", "role"),
     [
         ("[coordinator.run]\nsteps = 3", "up"),
+        ("peers = 2\n[learner.optimiser]\nlearning_rate = 0.1", "up"),
         ("[run]\nsteps = 3", "coordinator"),
         ("[optimiser]\nlearning_rate = 0.1", "learner"),
         ("[engine]\nconcurrent_rollouts = 3", "peer"),

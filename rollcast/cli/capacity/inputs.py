@@ -183,7 +183,17 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     values = override(values | {"demand": section, "engine": engine}, options.setting)
     if changes or any(value is not None for value in given.values()) or options.setting:
         source += " with options"
-    return parse_config(values, DemandFile, source=source), source
+    try:
+        return parse_config(values, DemandFile, source=source), source
+    except ConfigError as error:
+        if "coordinator" in values:  # the file of `rollcast up`, where `--run` was meant
+            raise ConfigError(
+                f"{options.demand} is the configuration of a run, not a demand",
+                cause="it has the section coordinator; a demand has demand, lengths and engine",
+                fix=f"plan for this run with --run {options.demand}; `rollcast init plan` writes a demand",
+            ) from error
+        error.fix = error.fix.replace("rollcast config show", "rollcast capacity offers demand")
+        raise
 
 
 def merged_run(values: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -52,6 +52,15 @@ STARTS: dict[str, Start] = {
             "rollcast up run.toml",
         ),
     ),
+    "plan": Start(
+        "plan",
+        "machines and a demand for the planner, which names the cheapest set; no run",
+        (
+            "rollcast capacity plan --pool pool.csv --demand demand.toml --out plan.json",
+            "rollcast capacity explain plan.json",
+            "rollcast capacity offers columns          # what pool.csv may contain; `offers demand` for demand.toml",
+        ),
+    ),
     "donor-fleet": Start(
         "donor-fleet",
         "coordinator, learner and origin for machines that join with an invite",
@@ -73,8 +82,8 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
     Parameters
     ----------
     start
-        Name of the starting point: demo, jsonl, guessing, calculator, telling, verifiers, own-reward, published or
-        donor-fleet.
+        Name of the starting point: demo, jsonl, guessing, calculator, telling, verifiers, own-reward, published, plan
+        or donor-fleet.
     into
         Folder for the files; created if it is missing. Existing files are never replaced.
     json_output

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.demand_file import DemandSection
 from capacity.model.demand import Conduct
 from coordinator.config.config import LeaseConfig, RunConfig
@@ -20,7 +21,8 @@ from rollcast.cli.capacity.inputs import DemandOptions, demand_file
 from rollcast.cli.capacity.live import change, price
 from rollcast.cli.capacity.plan import save
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
-from rollcast.runtime.errors import ConfigError, MalformedMessage, PoolError, RunFolderError
+from rollcast.cli.start.init import init
+from rollcast.runtime.errors import ConfigError, MalformedMessage, PlanFileError, PoolError, RunFolderError
 from tests.capacity.sample_plan import sample_document
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
@@ -131,6 +133,34 @@ def test_invalid_options_fail_before_planning(tmp_path: Path, capsys: pytest.Cap
         call(capsys, "plan", *options, "--steps", "5", "--budget", "cheap")
     with pytest.raises(PoolError, match="no pool at"):
         call(capsys, "plan", "--pool", str(tmp_path / "none.csv"))
+
+
+def test_a_demand_that_is_a_run_or_has_an_unknown_key_names_what_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run.toml"
+    run.write_text("[coordinator.run]\nsteps = 3\n")
+    with pytest.raises(ConfigError, match="the configuration of a run, not a demand") as caught:
+        call(capsys, "plan", "--demand", str(run))
+    assert f"--run {run}" in caught.value.fix
+    with pytest.raises(ConfigError, match="problem") as caught:
+        call(capsys, "plan", "--staleness", "0")
+    assert "`rollcast capacity offers demand` lists every key" in caught.value.fix
+
+
+def test_the_starting_point_of_the_planner_is_its_shipped_example(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init("plan", into=tmp_path) == 0
+    assert "rollcast capacity plan --pool pool.csv --demand demand.toml --out plan.json" in capsys.readouterr().out
+    assert (tmp_path / POOL).read_text() == default_text(POOL)
+    assert demand_file(DemandOptions(demand=tmp_path / DEMAND))[0] == demand_file(DemandOptions())[0]
+
+
+def test_a_missing_plan_names_the_command_that_writes_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PlanFileError, match="cannot read") as caught:
+        call(capsys, "explain", str(tmp_path / "plan.json"))
+    assert "`rollcast capacity plan --out plan.json` writes one" in caught.value.fix
 
 
 def test_the_shipped_pool_and_demand_make_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
