@@ -183,7 +183,9 @@ class StreamLink:
         stays_bytes = self._stream.waiting_bytes - waited_bytes
         self._leaving_bytes += stays_bytes
         # Bytes that the kernel takes at once count only while other chunks wait: an idle uplink takes any number.
-        self._count_sent(max(0, sum(map(len, frame)) - stays_bytes))
+        left_bytes = sum(map(len, frame)) - stays_bytes
+        if left_bytes > 0:
+            self._count_sent(left_bytes)
         self._note_waiting()
 
     def _count_sent(self, size_bytes: int) -> None:

@@ -393,14 +393,14 @@ class Relay:
 
     def _do(self, action: acts.Action) -> None:
         match action:
+            case acts.Verify():
+                self._versions.verify(action)
             case acts.SendChunk() | acts.SendWant() | acts.SendRequest() | acts.SendHave() | acts.SendCredit():
                 self._sending.send(action)
             case acts.SendGot() | acts.SendDecline():
                 self._sending.send(action)
             case acts.SendCancel() | acts.SendAnnouncement() | acts.SendChunkList():
                 self._sending.send(action)
-            case acts.Verify():
-                self._versions.verify(action)
             case (
                 acts.BeginStore()
                 | acts.FinishVersion()

@@ -97,7 +97,7 @@ class RelayVersions:
         self._lists: dict[EncodingKey, bytes] = {}  # of encodings that are not received yet
         self._opening: dict[EncodingKey, bytes] = {}  # of encodings that the store is opening
         self._early = EarlyChunks()
-        self._arriving: BytesLike = b""
+        self._arriving: tuple[bytes, BytesLike] = b"", b""  # the chunk list and the chunk that the core is told of
         self.delta_bytes_saved = 0  # keyframe bytes that need not be received, less what was received instead
 
     # ------------------------------------------------------------ announcements and lists
@@ -214,18 +214,17 @@ class RelayVersions:
     def chunk_arrived(self, link: LinkId, frame: ChunkFrame, now: float = 0.0) -> None:
         """Give the core a chunk; a chunk that overtook its list is kept for a short time."""
         key = EncodingKey(frame.version, frame.encoding_id)
-        if self.chunk_list(key) is None:
+        hashes = self.chunk_list(key)
+        if hashes is None:
             self._early.keep(link, frame, now)
             return
-        self._arriving = frame.payload
+        self._arriving = hashes, frame.payload
         self._handle(ChunkArrived(link, key, frame.index, frame.stripe, len(frame.payload)))
-        self._arriving = b""
+        self._arriving = b"", b""
 
     def verify(self, action: Verify) -> None:
         """Check the arriving chunk; the answer reaches the core before this returns."""
-        payload = self._arriving
-        hashes = self.chunk_list(action.key)
-        assert hashes is not None, "only chunks of listed encodings are verified"
+        hashes, payload = self._arriving
         try:
             check_chunk(hashes, action.index, payload)
         except CorruptChunk:

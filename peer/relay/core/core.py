@@ -57,7 +57,6 @@ from peer.relay.core.events import (
 )
 from peer.relay.core.state import RelaySettings, RelayState
 
-_ChunkEvent = ChunkArrived | ChunkVerified | ChunkCorrupt | ChunkSent
 _Message = (
     WantReceived
     | RequestReceived
@@ -104,8 +103,15 @@ class RelayCore:
 
     def _apply(self, event: Event, now: float) -> None:
         match event:
-            case ChunkArrived() | ChunkVerified() | ChunkCorrupt() | ChunkSent():
-                self._apply_chunk(event, now)
+            case ChunkArrived():
+                receiving.chunk_arrived(self.state, event, now)
+            case ChunkVerified():
+                receiving.chunk_verified(self.state, event, now)
+            case ChunkCorrupt():
+                receiving.chunk_corrupt(self.state, event, now)
+            case ChunkSent():
+                forwarding.chunk_sent(self.state, event.link)
+                origin.issue(self.state, now)
             case (
                 WantReceived()
                 | RequestReceived()
@@ -134,18 +140,6 @@ class RelayCore:
                 self._tick(now)
             case _:
                 assert_never(event)
-
-    def _apply_chunk(self, event: _ChunkEvent, now: float) -> None:
-        match event:
-            case ChunkArrived():
-                receiving.chunk_arrived(self.state, event, now)
-            case ChunkVerified():
-                receiving.chunk_verified(self.state, event, now)
-            case ChunkCorrupt():
-                receiving.chunk_corrupt(self.state, event, now)
-            case ChunkSent():
-                forwarding.chunk_sent(self.state, event.link)
-                origin.issue(self.state, now)
 
     def _apply_message(self, event: _Message, now: float) -> None:
         match event:

@@ -51,7 +51,7 @@ def forward(state: RelayState, encoding: EncodingState, index: int, stripe: Stri
     """Queue a verified chunk for the stripe's children; its sender gets a report once the copies have left."""
     children = state.receivers(stripe, sender)
     reported = stripe not in (DIRECT_STRIPE, NO_STRIPE) and (sender.role == "origin" or bool(children))
-    counted_most = _counted_most(state, encoding, children) if reported else 0
+    counted_most = _counted_most(state, encoding, children) if reported and children else 0
     copies = 0
     for child in children:
         push = Push(index, stripe, sender.link if reported else None)

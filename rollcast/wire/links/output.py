@@ -90,6 +90,8 @@ class LinkOutput:
     @property
     def waiting_bytes(self) -> int:
         """Return the bytes that wait in this process."""
+        if not self._blocked:
+            return self._waiting_bytes  # the transport reports at once if it holds any
         return self._waiting_bytes + self._transport.get_write_buffer_size()
 
     @property
@@ -100,6 +102,8 @@ class LinkOutput:
     @property
     def full(self) -> bool:
         """Whether so much waits that the next chunk should not be chosen yet."""
+        if not self._blocked:
+            return self._waiting_bytes > self._ahead_bytes
         return self.waiting_bytes > self._ahead_bytes
 
     def write(self, *buffers: BytesLike) -> None:

@@ -33,22 +33,22 @@ class TlsRecords:
 
     def feed(self, data: memoryview) -> None:
         """Advance the position by bytes that arrived."""
-        at, size = 0, len(data)
+        at, size, header = self._left, len(data), self._header  # ``at`` is where the current record ends
         while at < size:
-            if self._left:
-                step = min(self._left, size - at)
-                self._left -= step
-                at += step
-            elif not self._header and size - at >= _HEADER_BYTES:
-                self._length = self._left = data[at + 3] << 8 | data[at + 4]
-                at += _HEADER_BYTES
-            else:
-                taken = data[at : at + _HEADER_BYTES - len(self._header)]
-                self._header += taken
+            if header or size - at < _HEADER_BYTES:
+                taken = data[at : at + _HEADER_BYTES - len(header)]
+                header += taken
                 at += len(taken)
-                if len(self._header) == _HEADER_BYTES:
-                    self._length = self._left = self._header[3] << 8 | self._header[4]
-                    self._header.clear()
+                if len(header) < _HEADER_BYTES:
+                    break
+                length = header[3] << 8 | header[4]
+                header.clear()
+            else:
+                length = data[at + 3] << 8 | data[at + 4]
+                at += _HEADER_BYTES
+            self._length = length
+            at += length
+        self._left = at - size
 
     def bytes_to_come(self, plaintext_bytes: int) -> int:
         """Return the fewest bytes that must still arrive before ``plaintext_bytes`` not yet decrypted are complete.
@@ -84,6 +84,7 @@ class TakenTls:
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._handshaker: Any = cast(Any, transport)._ssl_protocol
         self._object: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        self._read = cast(Any, self._object)._sslobj.read  # called for each record: without the Python around it
         self._incoming: ssl.MemoryBIO = self._handshaker._incoming
         self._outgoing: ssl.MemoryBIO = self._handshaker._outgoing
         self._records = TlsRecords()
@@ -119,11 +120,11 @@ class TakenTls:
             ssl.SSLWantReadError: no record is complete, and nothing was decrypted.
             ssl.SSLError: the received bytes are not valid TLS.
         """
-        read, size = self._object.read, len(buffer)
+        read, size = self._read, len(buffer)
         filled = 0
         try:
             while filled < size:
-                count = cast(int, read(size - filled, buffer[filled:]))
+                count: int = read(size - filled, buffer[filled:] if filled else buffer)
                 if not count:
                     raise ssl.SSLZeroReturnError
                 filled += count
