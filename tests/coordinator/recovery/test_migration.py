@@ -337,9 +337,15 @@ async def test_a_coordinator_refuses_the_store_that_the_run_has_left(run: RunFol
         await leadership_of(StoreConfig(), run, "a", asyncio.Event())
 
 
-@pytest.mark.parametrize(("target", "words"), [("sqlite", "not in PostgreSQL"), ("{url}", "no ledger")])
-def test_a_folder_without_the_source_is_refused(tmp_path: Path, url: str, target: str, words: str) -> None:
+@pytest.mark.parametrize(("target", "words"), [("sqlite", "not in PostgreSQL"), ("{url}", "not in SQLite")])
+def test_a_store_that_is_not_where_it_should_be_moved_from_is_refused(
+    tmp_path: Path, url: str, target: str, words: str
+) -> None:
     run = RunFolder(tmp_path).prepare()
+    if target == "sqlite":
+        run.ledger.touch()
+    else:
+        run.store_url.write_text("postgresql://127.0.0.1/another")
     with pytest.raises(RollcastError, match=words):
         back(run) if target == "sqlite" else there(run, url)
 
