@@ -102,7 +102,8 @@ def _range(values: Sequence[float]) -> tuple[float, float, int]:
 
 def nice_ticks(low: float, high: float) -> list[float]:
     """Return round numbers from at most ``low`` to at least ``high``."""
-    span = high - low or abs(high) or 1.0
+    least = 1e-9 * max(abs(low), abs(high))  # of a smaller span the ticks would be one number
+    span = high - low if high - low > least else abs(high) or 1.0
     rough = span / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= rough * 0.999)

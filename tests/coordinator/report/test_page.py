@@ -44,6 +44,12 @@ def test_any_values_make_a_drawing_whose_points_are_inside(ys: list[float | None
         assert 0 <= y <= HEIGHT
 
 
+def test_values_that_differ_by_rounding_alone_are_drawn() -> None:
+    """A run that was stopped after its first steps had such a figure, and its report ended in a division by zero."""
+    assert "polyline" in curves("x", [Curve("x", [1.0, 2.0], [0.5, 0.5 + 2e-16])])
+    assert len(nice_ticks(1.0, 1.0 + 2e-16)) >= 2
+
+
 def test_spike_is_cut_off_and_mentioned() -> None:
     drawn = curves("t", [Curve("loss", list(range(100)), [0.1 + 0.001 * x for x in range(99)] + [50.0])])
     assert "1 beyond the scale" in drawn
