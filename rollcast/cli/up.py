@@ -141,7 +141,7 @@ def check_continuable(folder: RunFolder, named: Path, *, has_config: bool) -> No
     summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
     if summary.get("phase") == "finished":
         raise RunOver(
-            f"the run in {named} is over: it has done all its steps",
+            f"the run in {named} is over: it is finished",
             fix="use its policy with `rollcast eval` and `rollcast export`, or start another run",
         )
     os.close(lock(folder.ledger))

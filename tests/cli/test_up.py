@@ -138,7 +138,7 @@ def test_a_run_that_cannot_be_continued_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no run"):
         up.given_config(None, tmp_path, ())
     finished = a_run(tmp_path, phase="finished")
-    with pytest.raises(RunOver, match="it has done all its steps"):
+    with pytest.raises(RunOver, match="it is finished"):
         up.given_config(None, finished.root, ())
     running = a_run(tmp_path)
     running.summary.unlink(missing_ok=True)
