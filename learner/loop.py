@@ -394,8 +394,11 @@ class TrainingLoop:
 
         For repeated steps the versions that an earlier life published decide: kappa may have been another then.
         """
-        if self.step <= self._parts.publisher.newest_known or self._replay.leaves_off(self.step):
-            return self._parts.publisher.knows(Version(self.step))
+        publisher = self._parts.publisher
+        if self._replay.epoch_ahead:
+            return self.step <= publisher.newest_announced and publisher.knows(Version(self.step))
+        if self.step <= publisher.newest_known:
+            return publisher.knows(Version(self.step))
         return self.step == self._settings.steps or self.step - self._at.newest_version >= self._kappa
 
     async def _publish(self) -> bool:

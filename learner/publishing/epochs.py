@@ -34,13 +34,18 @@ class Replay:
 
     def jump(self, step: int) -> EpochStart | None:
         """Return the epoch that began when the run was at ``step``, once; None: none did. Call it before each step."""
-        if self.leaves_off(step):
+        if self._ahead and self._ahead[0].step_from <= step:
             return self._ahead.pop(0)
         return None
 
-    def leaves_off(self, step: int) -> bool:
-        """Return whether another epoch began at ``step``; then nothing more is published in the present one."""
-        return bool(self._ahead) and self._ahead[0].step_from <= step
+    @property
+    def epoch_ahead(self) -> bool:
+        """Whether another epoch has begun since; then nothing more is announced in the present one.
+
+        Such versions are missing where a run was restored from a backup: its last steps are repeated from recorded
+        batches, and the versions that followed from them were announced after the backup, or never.
+        """
+        return bool(self._ahead)
 
     def extend(self, recorded_batches: int) -> None:
         """Repeat more batches, which were recorded meanwhile."""

@@ -132,6 +132,11 @@ class Publisher:
         return self._common_version
 
     @property
+    def newest_announced(self) -> int:
+        """Return the newest version that the run has; -1 if there is none."""
+        return self._newest_announced
+
+    @property
     def newest_known(self) -> int:
         """Return the newest version that the run or this disk has; -1 if there is none."""
         return max([self._newest_announced, *self._retained.versions()[-1:]])

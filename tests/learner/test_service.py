@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -236,6 +237,27 @@ async def test_a_killed_learner_replays_to_the_same_bits(world: World, script: S
     again = world.coordinator.announced[len(announced_before) :]
     assert min(again) > max(announced_before)
     assert sorted(announced_before + again) == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_learner_of_a_restored_run_announces_nothing_of_the_epoch_that_is_over(
+    world: World, script: Script
+) -> None:
+    """The backup held batches to step 4 and versions to 2; the run goes on with an epoch that begins after step 4."""
+    script.steps, script.newest_usable_version = 4, lambda step: min(step, 2) if step < 9 else step
+    assert await run(config(world, checkpoint={"every_steps": 100}), asyncio.Event()) == 0
+    coordinator, folder = world.coordinator, world.run_folder
+    shutil.rmtree(folder / "checkpoints")
+    for version in (3, 4):
+        coordinator.announcements.pop(version)
+        for path in (folder / "versions").glob(f"*{version}.*"):
+            path.unlink()
+    start = pb.EpochStart(epoch=1, step_from=4, step=9)
+    coordinator.epochs.append((pb.EpochRequest(step=4), start))
+    coordinator.batches.update({empty: [] for empty in range(4, 9)})
+    script.steps, coordinator.announced = 10, []
+    assert await run(config(world), asyncio.Event()) == 0
+    assert coordinator.announced == [9, 10]
+    assert [coordinator.announcements[version].record.epoch for version in (9, 10)] == [1, 1]
 
 
 async def test_a_killed_learner_of_adapters_replays_to_the_same_bits(world: World, script: Script) -> None:

@@ -163,7 +163,9 @@ class LearnerNode(Process):
         yield from self._ask_coordinator(lambda node: node.step_done, Step(self.step))
 
     def _publishes(self, replay: Replay) -> bool:
-        if self.step <= self._newest_known() or replay.leaves_off(self.step):
+        if replay.epoch_ahead:
+            return self.step <= self._newest_announced and self._known_hash(self.step) is not None
+        if self.step <= self._newest_known():
             return self._known_hash(self.step) is not None
         return self.step - self.newest_version >= self._kappa
 

@@ -150,11 +150,13 @@ def test_jumps_are_made_where_the_run_made_them_and_once() -> None:
     assert replay.jump(9) is None
 
 
-def test_nothing_is_published_where_an_epoch_left_off() -> None:
+def test_another_epoch_lies_ahead_until_its_start() -> None:
     replay = Replay(0, STARTS, recorded_batches=12)
-    assert [replay.leaves_off(step) for step in (3, 4)] == [False, True]
+    assert replay.epoch_ahead
     replay.jump(4)
-    assert not replay.leaves_off(6)
+    assert replay.epoch_ahead, "the second one"
+    replay.jump(9)
+    assert not replay.epoch_ahead
 
 
 def test_batches_recorded_meanwhile_are_trained_on_first() -> None:
