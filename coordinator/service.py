@@ -17,7 +17,6 @@ from coordinator.head import as_cell, head_of
 from coordinator.prompts.loading import TaskLoading
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
-from coordinator.rpc.busy_loop import new_loop
 from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import leadership_of
 from rollcast.runtime.config import dump_json
@@ -26,8 +25,6 @@ from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, r
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
 from rollcast.wire.joining.invite import Invite
-
-__all__ = ["new_loop", "run"]
 
 log = structlog.get_logger()
 

@@ -16,7 +16,6 @@ from coordinator.link import frames
 from coordinator.link.dialler import LinkDialler
 from coordinator.link.gateway_end import RemoteCore
 from coordinator.rpc.access import PEER_METHODS, RoleGate
-from coordinator.rpc.busy_loop import new_loop
 from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.server import ControlServer, PeerServicer
 from coordinator.rpc.tokenizer import TokenizerCalls
@@ -29,8 +28,6 @@ from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.enrol import enrol
 from rollcast.wire.joining.invite import read_invite
-
-__all__ = ["Gateway", "new_loop", "run"]
 
 log = structlog.get_logger()
 

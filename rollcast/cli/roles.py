@@ -145,7 +145,7 @@ def _run(role: Role, path: Path, options: RoleOptions) -> int:
     require_extra(role)
     configure_logging(getattr(config, "name", role), log_file=options.log_file)
     service = importlib.import_module(_SERVICES.get(role, f"{role}.service"))
-    return run_process(lambda stop: service.run(config, stop), getattr(service, "new_loop", None))
+    return run_process(lambda stop: service.run(config, stop))
 
 
 def require_extra(role: Role) -> None:

@@ -52,14 +52,8 @@ def stop_on_signals(loop: asyncio.AbstractEventLoop, *, on_second: Callable[[], 
     return stop
 
 
-def run_process(
-    main: Callable[[asyncio.Event], Coroutine[Any, Any, int]],
-    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
-) -> int:
-    """Run ``main(stop)`` and return its exit status; a RollcastError is printed to stderr and determines the status.
-
-    new_loop: makes the event loop; None: asyncio's own.
-    """
+def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
+    """Run ``main(stop)`` and return its exit status; a RollcastError is printed to stderr and determines the status."""
 
     async def guarded() -> int:
         return await main(stop_on_signals(asyncio.get_running_loop()))
@@ -68,8 +62,7 @@ def run_process(
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(guarded())
+        return asyncio.run(guarded())
     except RollcastError as error:
         with contextlib.suppress(OSError):  # stderr may be a file on the disk that is full
             print(error, file=sys.stderr)
