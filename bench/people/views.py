@@ -3,7 +3,8 @@
 A real core with ``--members`` peers is built from events, and every view is made as its route makes it: those of
 ``coordinator.core.status.turns`` in turns, of which the longest counts. Times are processor time, the smallest of
 ROUNDS, so that other work on the machine matters little. Nothing else runs on the loop: a real block also has what
-happens to come in the same turn.
+happens to come in the same turn. ``tick_ms_max`` is the longest of the core's own ticks, in which it reads the rates of
+all members for a relay plan, a part of them at a time.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import gc
 import json
 import time
 from collections.abc import Callable
+from statistics import median
 
 from bench.machine import Outcome
 from coordinator.api.views import to_text
 from coordinator.core.core import CoordinatorCore, CoreSettings
-from coordinator.core.events.events import HeartbeatReceived, PeerFacts, PeerJoined, Started
+from coordinator.core.events.events import HeartbeatReceived, PeerFacts, PeerJoined, Started, Tick
 from coordinator.core.status.turns import Turns
 from coordinator.http.stream import compressed, message_of
+from coordinator.shell.core_settings import TICK_S
 from coordinator.views.alerts import Health
 from coordinator.views.registry import ViewedRun, ViewRegistry
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.rollouts import Sampling
 
 ROUNDS = 5
+TICKS = 25
+PLAN_DUE_S = 5.0  # after the last of 10,000 members joined
 JOIN_EVERY_S = 0.0005
 
 
@@ -51,6 +56,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     }
     figures |= {f"{name}_turn_ms": min(_longest_turn_ms(view()) for _ in range(ROUNDS)) for name, view in made.items()}
     figures["turn_ms_max"] = max(figures.values())
+    figures["tick_ms"], figures["tick_ms_max"] = _ticks_ms(core, now)
     return Outcome({"members": arguments.members}, figures)
 
 
@@ -78,9 +84,20 @@ def _core(members: int) -> tuple[CoordinatorCore, float]:
     return core, now
 
 
+def _ticks_ms(core: CoordinatorCore, now: float) -> tuple[float, float]:
+    """Return the median and the longest time of a tick, while the members' rates are read for a relay plan."""
+    took_ms = []
+    core.handle(Tick(), now + PLAN_DUE_S / 2)  # which ends what began when all of them joined at once
+    for number in range(TICKS):
+        tick_at = now + PLAN_DUE_S + number * TICK_S
+        took_ms.append(_spent_ms(lambda tick_at=tick_at: core.handle(Tick(), tick_at)))  # type: ignore[misc]
+    return median(took_ms), max(took_ms)
+
+
 def _settings() -> CoreSettings:
     return CoreSettings(
         run_id=RunId("views"),
+        heartbeat_timeout_s=60.0,  # none is sent while the ticks are measured
         seed=0,
         steps=1000,
         staleness_limit=4,
