@@ -32,6 +32,8 @@ from coordinator.ledger.saved_orders import price_from, with_price
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 
+NO_ONE = "no peer has this id, or several have this name; `rollcast workers` lists names, `--json` their ids"
+
 PEERS_AT_ONCE_MAX = 4096
 REASON_LENGTH_MAX = 200
 
@@ -186,7 +188,7 @@ class ActRoutes:
         failed: list[Failed] = []
         for words in dict.fromkeys(body.peers):
             target = self._target(words)
-            error = "no peer has this id, or several have this name" if target is None else _no_effect(body.act, target)
+            error = NO_ONE if target is None else _no_effect(body.act, target)
             if target is None or error:
                 failed.append(Failed(peer=words, error=error))
             else:

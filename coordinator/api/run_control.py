@@ -98,15 +98,15 @@ class RunControlRoutes:
             raise MalformedMessage("a cell has no run of its own to finish", fix="finish the head's run")
         if state.last_step is not None:
             return _nothing(f"The run is finishing already, after step {state.last_step}.")
-        done, planned = state.batches.next_step, state.settings.steps
+        done, planned, flying = state.batches.next_step, state.settings.steps, state.book.live_count
         match asked.act:
             case "pause" if state.paused:
                 return _nothing("The run is paused already.")
             case "pause":
                 return RunActOutcome(
                     changes=True,
-                    sentence=f"No more work is given out, and the learner waits after step {done}."
-                    f" {_rollouts(self._in_flight)} in flight are finished and kept.",
+                    sentence=f"No more work is given out, and the learner waits {_after(done)}."
+                    + (f" Rollouts in flight ({flying}) are finished and kept." if flying else ""),
                     warnings=self._cost(),
                 )
             case "resume" if not state.paused:
@@ -114,17 +114,14 @@ class RunControlRoutes:
             case "resume":
                 return RunActOutcome(changes=True, sentence=f"The run goes on with step {done + 1}.", warnings=[])
             case "finish":
-                held = self._in_flight + sum(len(group.fillings()) for group in state.book)
+                held = flying + sum(len(group.fillings()) for group in state.book)
+                dropped = f"; rollouts that no batch has ({held}) are dropped" if held else ""
                 return RunActOutcome(
                     changes=True,
-                    sentence=f"The learner finishes after step {done} of {planned}: it publishes its policy, saves a"
+                    sentence=f"The learner finishes {_after(done)} of {planned}: it publishes its policy, saves a"
                     " checkpoint and evaluates, and the run ends.",
-                    warnings=[f"This cannot be undone; {_rollouts(held)} that no batch has are dropped."],
+                    warnings=[f"This cannot be undone{dropped}."],
                 )
-
-    @property
-    def _in_flight(self) -> int:
-        return self._core.state.book.live_count
 
     def _cost(self) -> list[str]:
         usd = self._usd_per_hour()
@@ -135,5 +132,5 @@ def _nothing(sentence: str) -> RunActOutcome:
     return RunActOutcome(changes=False, sentence=f"{sentence} Nothing changes.", warnings=[])
 
 
-def _rollouts(count: int) -> str:
-    return "1 rollout" if count == 1 else f"{count} rollouts"
+def _after(steps: int) -> str:
+    return f"after step {steps}" if steps else "before the first step"

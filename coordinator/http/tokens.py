@@ -16,6 +16,7 @@ from coordinator.ledger.sql_access import AccessStore, StoredToken
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
+from rollcast.wire.limits import TOKEN_NAME_PATTERN
 
 KEY_FILE = "operator.key"  # in the run folder's secrets/
 PREFIX = "rct_"  # lets scanners for leaked secrets recognise a token
@@ -116,7 +117,7 @@ class TokenBook:
 class NewToken(Body):
     """The request for a new token."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    name: str = Field(pattern=TOKEN_NAME_PATTERN)
     access: TokenAccess
     days: float | None = Field(None, gt=0.0, le=3650.0)
     """Days until it expires; null: never."""

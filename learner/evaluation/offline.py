@@ -20,8 +20,8 @@ from learner.publishing.base_file import BaseFiles
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.stacking import Layers
-from rollcast.runtime.errors import CheckpointError
-from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.errors import CheckpointError, RunFolderError
+from rollcast.runtime.run_folder import RunFolder, no_run
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 
@@ -50,6 +50,7 @@ def evaluate_run(
     Raises:
         ConfigError: some k is above the number of samples.
         CheckpointError: there is no checkpoint, or it cannot be read.
+        RunFolderError: there is no such folder.
     """
     check_pass_at(samples, pass_at)
     started_s = time.monotonic()
@@ -160,7 +161,9 @@ def sampling_of(host: HostState) -> Sampling:
     return Sampling(values["temperature"], values["max_new_tokens"], tuple(values["stop_token_ids"]))
 
 
-def _no_checkpoint(run_folder: Path) -> CheckpointError:
+def _no_checkpoint(run_folder: Path) -> CheckpointError | RunFolderError:
+    if not run_folder.exists():
+        return no_run(run_folder, "checkpoint")
     return CheckpointError(
         f"no checkpoint in {run_folder}", fix="give the folder of a run that got past its warm start"
     )

@@ -24,6 +24,8 @@ AGENTS_MAX = 16
 
 # ---------------------------------------------------------------- text
 
+TOKEN_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+"""Names of access tokens, as the audit log shows them."""
 PEER_ID_LENGTH_MAX = 64
 """Characters of a peer id; the libp2p form has 52."""
 TEXT_LENGTH_MAX = 1024

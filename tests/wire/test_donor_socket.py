@@ -40,8 +40,9 @@ def test_a_reply_comes_back(tmp_path: Path) -> None:
 
 
 def test_without_a_daemon_the_error_names_the_command_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(DaemonAway, match="rollcast peer join"):
+    with pytest.raises(DaemonAway, match="rollcast peer join") as caught:
         request(tmp_path, {"do": "status"})
+    assert caught.value.cause == "none has been started there, or it has ended"
 
 
 def test_a_daemon_that_hangs_is_not_waited_for(tmp_path: Path) -> None:

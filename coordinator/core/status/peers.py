@@ -138,7 +138,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         name=member.name,
         role=member.role,
         state=member.state,
-        reason=member.reason,
+        reason="nothing to do now: the run is paused" if state.paused and member.state == "idle" else member.reason,
         active_version=member.version,
         version_lag=version_lag(member, state.newest_version),
         tokens_per_s=tokens_per_s(member),

@@ -279,6 +279,8 @@ class WaitingWatch:
             why = f"S = {state.rules.limit} is too small by {too_few} for the time that rollouts take here"
             return f"{text}; {why}", "work is issued by counting groups only, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts in flight, {state.book.unscored} to be stored or scored"
+        if state.evaluations.under_way() and not state.book.live_count:
+            return f"{text}; peers generate an evaluation first", "peers that have started take groups for the batch"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 
 

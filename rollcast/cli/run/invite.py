@@ -54,7 +54,8 @@ def make(
     print(json.dumps(made, indent=2) if json_output else made["command"])
     if not json_output:
         machines = "1 machine" if quota == 1 else f"{quota} machines"
-        print(f"Admits {machines} for {days:g} days. Send it privately: anyone who has it can join.", file=sys.stderr)
+        period = "1 day" if days == 1 else f"{days:g} days"
+        print(f"Admits {machines} for {period}. Send it privately: anyone who has it can join.", file=sys.stderr)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from cyclopts import App
 from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
+from rollcast.wire.limits import TOKEN_NAME_PATTERN
 
 app = App(name="token")
 
@@ -42,6 +44,12 @@ def create(
     json_output
         Print one JSON object.
     """
+    if not re.fullmatch(TOKEN_NAME_PATTERN, name):
+        raise ConfigError(
+            f"a token cannot be named {name!r}",
+            cause="a name begins with a lower-case letter or digit; dots, dashes and underscores may follow",
+            fix="write for example --name ann",
+        )
     made = post_sync(Target.of(run), _PATH, {"name": name, "access": role, "days": days})
     print(json.dumps(made, indent=2) if json_output else made["token"])
     return 0

@@ -124,6 +124,13 @@ async def test_an_ended_run_gets_no_invite_and_suggests_none(
     assert "invite" not in shown
 
 
+def test_a_token_needs_a_name_that_the_audit_log_can_show(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="cannot be named 'Ann'") as caught:
+        token.create(role="viewer", name="Ann", run=run)
+    assert "--name ann" in caught.value.fix
+
+
 async def test_token_is_created_listed_and_revoked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +224,9 @@ async def test_invites_are_made_listed_and_revoked(
     async with served(tmp_path, Given(routes=routes)) as page:
         run = run_folder(tmp_path / "run", page.url)
         await asyncio.to_thread(invite.make, quota=3, days=1.0, note="Ann", run=run)
-        assert capsys.readouterr().out == "rollcast peer join rollcast1-x\n"
+        said = capsys.readouterr()
+        assert said.out == "rollcast peer join rollcast1-x\n"
+        assert said.err.startswith("Admits 3 machines for 1 day. Send it privately")
         await asyncio.to_thread(invite.show, run=run, json_output=True)
         assert json.loads(capsys.readouterr().out) == {"invites": [ONE]}
         await asyncio.to_thread(invite.revoke, str(ONE["id"]), run=run)

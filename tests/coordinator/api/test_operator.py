@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.operator import ActRoutes
+from coordinator.api.operator import NO_ONE, ActRoutes
 from coordinator.api.settings import SettingsChange, budget_in_force, orders_of, proposed_settings, settings_of
 from coordinator.api.wiring import run_over
 from coordinator.core.activation.preview import Change, Figures, Preview
@@ -97,7 +97,7 @@ async def test_peers_are_drained_banned_pinned_and_enabled(tmp_path: Path) -> No
         assert (await page.post(PEERS, {"act": "ban", "peers": ["b"]}))[1]["done"] == ["b"]
         status, said = await page.post(PEERS, {"act": "enable", "peers": ["a", "b", "nobody"]})
         assert (status, said["done"]) == (200, ["a", "b"])
-        assert said["failed"] == [{"peer": "nobody", "error": "no peer has this id, or several have this name"}]
+        assert said["failed"] == [{"peer": "nobody", "error": NO_ONE}]
         for pin in ("on", "off", "auto"):
             await page.post(PEERS, {"act": f"pin_{pin}", "peers": ["a"]})
         rows = [(row.act, row.subject, row.detail, row.outcome) for row in await page.audit()]

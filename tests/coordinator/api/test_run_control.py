@@ -35,7 +35,10 @@ async def test_a_run_is_paused_resumed_and_finished(tmp_path: Path) -> None:
     async with served(tmp_path, Given(routes=control.routes)) as page:
         status, preview = await page.post(PREVIEW, {"act": "pause"}, KEY)
         assert (status, preview["changes"], control.orders) == (200, True, [])
-        assert "2 rollouts in flight are finished and kept" in preview["sentence"]
+        assert preview["sentence"] == (
+            "No more work is given out, and the learner waits before the first step."
+            " Rollouts in flight (2) are finished and kept."
+        )
         assert preview["warnings"] == ["Workers stay on for 2 $/h; drain those that you pay for."]
         assert await page.post(RUN, {"act": "pause", "reason": "heat"}, KEY) == (200, preview)
         assert (await page.post(RUN, {"act": "pause"}, KEY))[1]["sentence"] == (
@@ -44,8 +47,8 @@ async def test_a_run_is_paused_resumed_and_finished(tmp_path: Path) -> None:
         assert (await page.post(RUN, {"act": "resume"}, KEY))[1]["sentence"] == "The run goes on with step 1."
         assert not (await page.post(RUN, {"act": "resume"}, KEY))[1]["changes"]
         finishes = (await page.post(PREVIEW, {"act": "finish"}, KEY))[1]
-        assert finishes["sentence"].startswith("The learner finishes after step 0 of 10")
-        assert finishes["warnings"] == ["This cannot be undone; 2 rollouts that no batch has are dropped."]
+        assert finishes["sentence"].startswith("The learner finishes before the first step of 10: it publishes")
+        assert finishes["warnings"] == ["This cannot be undone; rollouts that no batch has (2) are dropped."]
         assert (await page.post(RUN, {"act": "finish"}, KEY))[1] == finishes
         assert not (await page.post(RUN, {"act": "pause"}, KEY))[1]["changes"]
         rows = (await page.get("/api/v1/audit", KEY))[1]["rows"]

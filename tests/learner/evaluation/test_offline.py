@@ -10,7 +10,7 @@ from learner.config import LearnerConfig
 from learner.evaluation.offline import evaluate_run
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
-from rollcast.runtime.errors import CheckpointError, ConfigError
+from rollcast.runtime.errors import CheckpointError, ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -77,9 +77,11 @@ def test_the_newest_checkpoint_is_measured_without_bias(tmp_path: Path) -> None:
 
 
 def test_evaluations_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
-    def evaluate(samples: int = 8) -> None:
-        evaluate_run(tmp_path, {"held_out": problems(3)}, samples=samples, pass_at=(1, 8), score=third_is_easy)
+    def evaluate(samples: int = 8, folder: Path = tmp_path) -> None:
+        evaluate_run(folder, {"held_out": problems(3)}, samples=samples, pass_at=(1, 8), score=third_is_easy)
 
+    with pytest.raises(RunFolderError, match="holds no run"):
+        evaluate(folder=tmp_path / "none")
     with pytest.raises(CheckpointError, match="no checkpoint"):
         evaluate()
     RunFolder(tmp_path).prepare()

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import SupplyPrompts
+from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationProblem, EvaluationRequested
 from coordinator.core.events.events import (
     BatchRequested,
     LearnerStatusChanged,
@@ -16,7 +17,8 @@ from coordinator.core.events.events import (
     RunEnded,
     StepFinished,
 )
-from rollcast.wire.ids import PeerId, Step
+from coordinator.core.events.operator_events import RunPaused
+from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined, settings, wants
 from tests.coordinator.sample_status import sample_status
 
@@ -43,6 +45,13 @@ def test_every_wait_of_a_run_has_a_text_a_beginning_and_a_next() -> None:
     assert words(core, 14.0)[:2] == (f"{batch}; no peer can work yet", 1.0)
     core.handle(held("a", 0), 15.0)
     assert words(core, 16.0)[:2] == (f"{batch}; 0 rollouts in flight, 0 to be stored or scored", 3.0)
+    key = EvaluationKey("held_out", Version(0), problems=1, samples=1, seed=3)
+    core.handle(EvaluationRequested(key, (EvaluationProblem(1, (5, 6)),), 60.0), 16.0)
+    assert words(core, 17.0) == (
+        f"{batch}; peers generate an evaluation first",
+        4.0,
+        "peers that have started take groups for the batch",
+    )
     core.handle(PeerLeft(PeerId("a"), "gone"), 20.0)
     assert words(core, 30.0) == ("a peer to join", 10.0, "the run stops with RC202 in 50 s")
     core.handle(RunEnded("stopped", False), 40.0)
@@ -294,3 +303,14 @@ def test_limits_in_force_and_what_ages_are_made_of() -> None:
     assert status["split"]["last"]["age_s"] == 2.0
     assert [step["step"] for step in status["split"]["steps"]] == [0]
     assert status["split"]["parts"]["queue"] == {"at_most": (0,) * 7 + (2,) * 10, "sum_s": 4.0}
+
+
+def test_idle_workers_of_a_paused_run_do_not_say_that_the_learner_has_enough() -> None:
+    world = World()
+    world.start("a")
+    world.handle(heartbeat("a", state="idle", reason="the learner has all it can use"))
+    (reason,) = (one.reason for one in world.core.status(0.0).peers if one.name == "a")
+    assert reason == "the learner has all it can use"
+    world.handle(RunPaused("power cut"))
+    (reason,) = (one.reason for one in world.core.status(0.0).peers if one.name == "a")
+    assert reason == "nothing to do now: the run is paused"
