@@ -9,6 +9,7 @@ requested from another one as well.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import median_high
 
 from peer.links.neighbours import DISK_ROLE, MIRROR_ROLE, MIRROR_ROLES, EncodingKey, Neighbour
@@ -300,17 +301,20 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Request missing and late chunks, from each source its share and no more than its window allows."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
-    ranks = _in_order(state, encoding, now)
-    missing = encoding.have.missing_below(_late_below(state, encoding, now)) if ranks else 0
+    missing = encoding.have.missing_below(_late_below(state, encoding, now))
     on_disk = _on_disk(state, encoding)
     if on_disk:
         missing |= on_disk & encoding.have.missing_below(encoding.chunk_count)
     if not missing:
         return
-    asked, late = _asked(state, encoding, now)
+    usual_s = _usual_service_s(encoding)
+    weights = {link_id: _pace(source, usual_s, now) for link_id, source in encoding.sources.items()}
+    ranks = _in_order(state, encoding, weights, now)
+    if not ranks:
+        return
+    asked, late = _asked(state, encoding, usual_s, now)
     for sources in ranks:
-        weights = {link_id: _pace(encoding, link_id, now) for link_id in sources}
-        weight = sum(weights.values())
+        weight = sum(weights[link_id] for link_id in sources)
         for link_id in sources:
             to_ask = (missing & ~asked) | late
             if not to_ask:  # as nearly always: this function runs after each chunk that was pulled
@@ -382,7 +386,9 @@ def _spare(source: Source) -> int:
     return source.window.chunks - len(source.requested)
 
 
-def _in_order(state: RelayState, encoding: EncodingState, now: float) -> list[list[LinkId]]:
+def _in_order(
+    state: RelayState, encoding: EncodingState, paces: Mapping[LinkId, float], now: float
+) -> list[list[LinkId]]:
     """Return the sources with room for requests, in ranks: those that always answered, then near ones, the origin last.
 
     The sources of one rank share the requests, the fastest of them first. Of what is not pushed, sources with a shorter
@@ -399,7 +405,7 @@ def _in_order(state: RelayState, encoding: EncodingState, now: float) -> list[li
             distance = _distance(link.rtt_s) if joining else 0
             rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), distance
             ranks.setdefault(rank, []).append(link_id)
-    return [sorted(ranks[rank], key=lambda one: (-_pace(encoding, one, now), one)) for rank in sorted(ranks)]
+    return [sorted(ranks[rank], key=lambda one: (-paces[one], one)) for rank in sorted(ranks)]
 
 
 def _sends_all_nearby(state: RelayState, link_id: LinkId, source: Source) -> bool:
@@ -413,14 +419,16 @@ def _distance(rtt_s: float) -> int:
     return min(_DISTANCES - 1, max(0, math.ceil(math.log2(rtt_s / _NEAR_RTT_S))))
 
 
-def _pace(encoding: EncodingState, link_id: LinkId, now: float) -> float:
+def _pace(source: Source, usual_s: float, now: float) -> float:
     """Return the chunks a second that a source answers: its window / its service time (Little's law).
 
     A request that waits longer than that time shows that the source has become slower.
+
+    Args:
+        usual_s: the usual service time of sources, for one that has not answered.
     """
-    source = encoding.sources[link_id]
     waited_s = now - next(iter(source.requested.values())) if source.requested else 0.0
-    return source.window.size / max(source.window.service_s or _usual_service_s(encoding), waited_s)
+    return source.window.size / max(source.window.service_s or usual_s, waited_s)
 
 
 def _usual_service_s(encoding: EncodingState) -> float:
@@ -429,11 +437,10 @@ def _usual_service_s(encoding: EncodingState) -> float:
     return median_high(known) if known else _UNKNOWN_SERVICE_S
 
 
-def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:
+def _asked(state: RelayState, encoding: EncodingState, usual_s: float, now: float) -> tuple[int, int]:
     """Return the requested chunks, and those of them that are late wherever they were requested, as bits."""
     asked = patient = 0
     ending = encoding.chunk_count - encoding.have.count <= len(encoding.sources)
-    usual_s = _usual_service_s(encoding)
     for source in encoding.sources.values():
         if not source.requested:
             continue
