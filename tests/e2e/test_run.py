@@ -53,6 +53,7 @@ SMALL = [
     "coordinator.serve.http_port=0",
     "learner.model.width=64",
     "learner.model.feed_forward_width=128",
+    "learner.warm_start.examples=1024",
     "learner.warm_start.steps_max=50",
     "learner.warm_start.flawed_steps=0",
     "learner.evaluation_problems=64",
