@@ -11,9 +11,6 @@ PYTEST_OPTIONS ?=
 PIP = .venv/bin/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
 PIP_INSTALL = $(PIP) --quiet
 
-# A run's processes start at the same time, and would each compile what they import.
-COMPILE = .venv/bin/python -c 'import coordinator.service, learner.service, peer.engines.jax_engine, peer.service'
-
 # One worker more than cores, five at most: many tests wait for processes that they started.
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 
@@ -104,13 +101,13 @@ release: .venv/.installed-dev
 .venv/.installed-all: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing Rollcast into .venv: one to three minutes, by network and machine"
 	$(PIP) --editable '.[all]'
-	$(COMPILE)
+	@# A run's processes start at the same time, and would each compile what they import.
+	@.venv/bin/python -c 'import coordinator.service, learner.service, peer.engines.jax_engine, peer.service'
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing Rollcast and its development tools into .venv: one to three minutes, by network and machine"
 	$(PIP) --editable '.[dev]'
-	$(COMPILE)
 	@touch $@ .venv/.installed-all
 
 # torchvision and its kin come along as CUDA builds, which this torch cannot load.
