@@ -13,7 +13,7 @@ import aiohttp
 
 from learner.evaluation.pass_at_k import EvaluationResult, SetResult, estimate_pass_at_k
 from rollcast.cli.coordinator_api import Target, fetch, post
-from rollcast.runtime.errors import MalformedMessage, RunFolderError, Unreachable
+from rollcast.runtime.errors import MalformedMessage, RunFolderError, RunOver, Unreachable
 
 _POLL_S = 1.0
 
@@ -55,7 +55,7 @@ async def evaluate_live(
         for name in sets:
             try:
                 state = await _ended(session, target, name, version, wanted, progress, poll_s)
-            except (RunFolderError, Unreachable) as error:
+            except (RunFolderError, RunOver, Unreachable) as error:
                 return NotByPeers(error.what if results else "")
             if state["given_up"]:
                 return NotByPeers(str(state["given_up"]))

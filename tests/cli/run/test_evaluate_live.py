@@ -11,6 +11,7 @@ from learner.evaluation.pass_at_k import EvaluationResult
 from rollcast.cli.coordinator_api import Target
 from rollcast.cli.run.evaluate_live import NotByPeers, Wanted, evaluate_live
 from rollcast.runtime.errors import MalformedMessage
+from tests.cli.test_coordinator_api import in_folder
 from tests.coordinator.evaluating_peer import evaluate_all, published
 from tests.coordinator.running import changed, running
 
@@ -43,6 +44,12 @@ async def test_peers_of_the_run_evaluate_its_newest_version(tmp_path: Path) -> N
 async def test_without_a_running_coordinator_nothing_is_asked(tmp_path: Path) -> None:
     found = await evaluate_live(Target(tmp_path), ["held_out"], WANTED, lambda *one: None)
     assert found == NotByPeers("")
+
+
+async def test_no_peer_is_asked_once_the_run_is_over(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"phase": "finished", "ended_because": "finished"}')
+    over = in_folder(tmp_path, "http://127.0.0.1:1")
+    assert await evaluate_live(over, ["held_out"], WANTED, lambda *one: None) == NotByPeers("")
 
 
 async def test_what_the_coordinator_refuses_is_an_error_with_its_reason(tmp_path: Path) -> None:
