@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from coordinator.core.decisions.state import CoreState
@@ -214,12 +215,18 @@ def test_links_of_a_sender_that_does_not_report_are_measured_by_the_receiver() -
         a=[
             link("https-mirror", transport="mirror", bytes_received=9, congestion_control=""),
             link("12D3KooWLearner1", bytes_received=3),
+            link("12D3KooWStranger", bytes_received=2),
+            link("12D3KooWGone", bytes_received=1),
         ]
     )
+    state.settings = replace(state.settings, learner_peer_id=PeerId("12D3KooWLearner1"))
+    state.members.reputation(PeerId("12D3KooWGone")).name = "gone"
     found = listed_hops(state)
     assert [(hop.from_name, hop.to_name, hop.bytes_per_s, hop.bytes, hop.congestion_control) for hop in found] == [
         ("mirror", "a", None, 9, ""),
-        ("…Learner1", "a", None, 3, ""),
+        ("learner", "a", None, 3, ""),
+        ("…Stranger", "a", None, 2, ""),
+        ("gone", "a", None, 1, ""),
     ]
 
 
