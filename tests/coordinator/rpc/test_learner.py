@@ -53,7 +53,8 @@ async def test_rollouts_to_be_judged_follow_the_batch_with_their_prompts_and_see
         return ServeBatch(step, replayed=False, unseen=unseen)
 
     rules = SimpleNamespace(publish_every_steps=1, kept=VersionsKept(4))
-    shell = SimpleNamespace(core=SimpleNamespace(recorded_batches=1, rules=rules), batch=batch, batches=Batches())
+    core = SimpleNamespace(recorded_batches=1, rules=rules, is_last=lambda step: False)
+    shell = SimpleNamespace(core=core, batch=batch, batches=Batches())
     nothing: Any = None
     calls = LearnerCalls(
         run=pb.RunInfo(sampling=pb.Sampling(temperature=SAMPLING.temperature)),
