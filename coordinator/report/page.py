@@ -57,7 +57,7 @@ def _tiles(facts: Facts) -> str:
         (
             "Oldest trained",
             _known(summary.get("staleness_max_trained")),
-            f"S = {_known(summary.get('staleness_limit'))}",
+            f"S = {_known(summary.get('staleness_limit'))} at the end",
         ),
         ("Learner busy", _share(summary.get("learner_utilisation")), "of step time"),
         (

@@ -121,9 +121,10 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         "reward on held-out problems", f"{_number(summary['reward_before'])} -> {_number(summary['reward_after'])}"
     )
     table.add_row("exact match on them", f"{_number(summary['exact_before'])} -> {_number(summary['exact_after'])}")
-    table.add_row(
-        "oldest rollout trained", f"{_number(summary['staleness_max_trained'])} (S = {summary['staleness_limit']})"
-    )
+    oldest, limit = summary["staleness_max_trained"], summary["staleness_limit"]
+    lowered = oldest is not None and oldest > limit  # each batch keeps the limit of its step
+    when = f" at the end; the limit was {oldest} or more when it was trained" if lowered else ""
+    table.add_row("oldest rollout trained", f"{_number(oldest)} (S = {limit}{when})")
     table.add_row("mean age of rollouts trained", age_words(summary["staleness"]["split"]))
     table.add_row("chunk bytes served by peers", _percent(summary["peer_byte_share"]))
     table.add_row(

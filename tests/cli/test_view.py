@@ -130,6 +130,9 @@ def test_summary_table() -> None:
     assert "20 stale" in text
     assert "31 done, 9 turns" in text
     assert "0.100 / - s" in text
+    assert "2 (S = 4)" in text
+    lowered = text_of(summary_table(summary | {"staleness_limit": 1}))
+    assert "2 (S = 1 at the end; the limit was 2 or more when it was trained)" in " ".join(lowered.split())
 
 
 def test_peers_that_are_not_listed_are_counted() -> None:

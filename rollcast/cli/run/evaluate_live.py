@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class NotByPeers:
-    """The peers did not evaluate; ``because`` is empty where no coordinator is running."""
+    """The peers did not evaluate; ``because`` is empty where no run is going on."""
 
     because: str
 
