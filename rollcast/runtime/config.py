@@ -140,6 +140,8 @@ _RULES = {
     "int_from_float": "must be a whole number",
     "float_parsing": "must be a number",
     "bool_parsing": "must be true or false",
+    "path_type": 'must be a path: "..."',
+    "string_type": 'must be a text: "..."',
 }
 
 

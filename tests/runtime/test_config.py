@@ -129,6 +129,10 @@ class Settings(ConfigModel):
     """Colour of lines."""
     count: int = 1
     """Copies."""
+    file: Path | None = None
+    """File of points."""
+    name: str = ""
+    """Title."""
     inner: Inner = Inner()
     """Waits."""
 
@@ -138,6 +142,8 @@ class Settings(ConfigModel):
     [
         ({"colour": "rad"}, "colour cannot be 'rad' (did you mean 'red'?); choose 'red' or 'blue'"),
         ({"count": "many"}, "count must be a whole number"),
+        ({"file": 5}, 'file must be a path: "..."'),
+        ({"name": 5}, 'name must be a text: "..."'),
         ({"drawing": {"shape": {"kind": "sum", "parts": "x"}}}, 'drawing.shape.parts must be a list: ["...", "..."]'),
         ({"drawing": {"named": 1}}, "drawing.named must be a table: { ... }"),
         ({"deadline_s": 1.0}, "unknown key 'deadline_s' (did you mean 'inner.deadline_s'?)"),

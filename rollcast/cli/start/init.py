@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rollcast.cli.options import Json
 from rollcast.runtime.errors import ConfigError
-from rollcast.runtime.run_folder import run_folder_error, write_atomically
+from rollcast.runtime.run_folder import write_atomically
 
 #: The repository's folder of examples, also part of a wheel.
 EXAMPLES = Path(__file__).with_name("examples")
@@ -107,7 +107,8 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
         for path in sources:
             write_atomically(into / path.name, path.read_bytes(), mode=0o644)
     except OSError as error:
-        raise run_folder_error(into, error) from None
+        fix = "choose another folder with --into"
+        raise ConfigError(f"cannot write into {into}", cause=error.strerror or str(error), fix=fix) from None
     if json_output:
         print(json.dumps({"files": [str(into / path.name) for path in sources], "then": found.then}))
         return 0

@@ -36,6 +36,13 @@ def test_nothing_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
+def test_a_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="cannot write into") as caught:
+        init("jsonl", into=tmp_path / "file" / "new")
+    assert "--into" in caught.value.fix
+
+
 def test_an_unknown_name_lists_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         init("json", into=tmp_path)
