@@ -1,8 +1,8 @@
 """Run the mutation gate: plant bugs and count how many of them the simulator finds, within how many seeds.
 
 Every bug is hunted with the standard fault mix and the judge alone: the cores' own assertions do not count.
-Before that the same seeds are run without a bug, with one coordinator and with a standby beside it, and the judge must
-find nothing. As many processes as there are cores share the work. ``--write`` writes the table of docs/simulator.md.
+Before that seeds are run without a bug, with one coordinator, with a standby beside it and with two cells, and the
+judge must find nothing. As many processes as there are cores share the work. ``--write`` writes the table of docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=400, help="most seeds to try per bug")
-    parser.add_argument("--clean", type=int, default=400, help="seeds to run without a bug, with and without a standby")
+    parser.add_argument("--clean", type=int, default=400, help="seeds to run without a bug, in each kind of fleet")
     parser.add_argument("--only", default="", help="comma-separated names of bugs")
     parser.add_argument("--processes", type=int, default=cores(), help="processes at once")
     parser.add_argument("--write", action="store_true", help="write the table into docs/simulator.md")
