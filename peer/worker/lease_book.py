@@ -165,7 +165,7 @@ class LeaseBook:
         Returns:
             The number of slots that were given up.
         """
-        if now < self.next_expiry_s():
+        if now < (self._next_expiry_s if self._expiry_known else self.next_expiry_s()):
             return 0
         given_up = 0
         for lease_id, lease in list(self._held.items()):

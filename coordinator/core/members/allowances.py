@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import msgspec
+
 _FAIR_BATCHES = 2.0  # slots that all workers together may begin with: a batch in flight and the next one
 _GROUPS_LEAST = 2  # whole ones that a newcomer may begin with
 _TRIAL_SHARE = 0.1  # of a batch: what the newcomers of one invite hold together at most, beside many other workers
@@ -59,9 +61,8 @@ class Earned:
         return 0.0 if times <= 0 else lease_deadline_s * 2.0 ** min(times - 1, _REST_DOUBLINGS_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class Allowances:
-    """The slots that members may hold at one moment.
+class Allowances(msgspec.Struct, frozen=True):
+    """The slots that members may hold at one moment: a struct, which takes less time to make than a frozen dataclass.
 
     Args:
         workers: connected peers that may work.
