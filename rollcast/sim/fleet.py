@@ -109,6 +109,11 @@ class Fleet:
         return [*self.coordinators, self.origin, self.learner, *self.peers, *of_cells]
 
     @property
+    def is_blamed(self) -> bool:
+        """Whether a judge has found a broken rule."""
+        return any(judge.violations for judge in self.judges)
+
+    @property
     def violations(self) -> list[Violation]:
         """Return what the judge of the run has found, then what those of its cells have."""
         return [one for judge in self.judges for one in judge.violations]

@@ -117,7 +117,7 @@ def _simulate(
     started_s = time.process_time()
     fleet = Fleet(settings, seed)
     agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
-    done = (lambda: bool(oracle.violations)) if until_violation else None
+    done = (lambda: fleet.is_blamed) if until_violation else None
     happened: list[str] = []
     try:
         if faults is None:
@@ -188,12 +188,12 @@ def _with_faults(
     injected = Faults(fleet, names)
     injected.schedule(warm_up_s, seconds, gap_s)
     fleet.run(seconds + 1e-6, progress, done)
-    if oracle.violations and done is not None:
+    if fleet.is_blamed and done is not None:
         return injected.happened
 
     def judged() -> bool:
         late = agenda.now > oracle.resume_by_s(seconds)
-        return late or oracle.last_progress_s > seconds or any(judge.violations for judge in fleet.judges)
+        return late or oracle.last_progress_s > seconds or fleet.is_blamed
 
     agenda.run(seconds + fleet.settings.calm_limit_s + 1.0, judged)
     oracle.calm(seconds, agenda.now)
@@ -208,7 +208,7 @@ def _where(error: BaseException) -> str:
 def _end(fleet: Fleet) -> None:
     """End the run, let every peer drain, and check I10 and I11: all peers stop and no attempt stays open."""
     oracle = fleet.ground.oracle
-    if fleet.violations:
+    if fleet.is_blamed:
         return
     fleet.ground.agenda.run(fleet.ground.agenda.now + DRAIN_S, lambda: fleet.coordinator.core is not None)
     coordinator = fleet.coordinator
