@@ -169,8 +169,8 @@ _PANELS: Mapping[str, Callable[[ScalePoint], float]] = {
     "dropped as too old": lambda one: one.dropped_share,
     "mean age, steps": lambda one: one.age_mean,
     "T_bcast p95, s": lambda one: one.t_bcast_p95_s,
-    "core, share of a processor": lambda one: one.core_share,
-    "core's longest event, ms": lambda one: one.core_block_ms_max,
+    "core, CPUs": lambda one: one.core_share,
+    "longest event, ms": lambda one: one.core_block_ms_max,
     "$ per 1,000 rollouts": lambda one: one.usd_per_kilo_rollout,
 }
 
