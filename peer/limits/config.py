@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from peer.limits.ceilings import Ceilings
 from peer.limits.decide import Rules
@@ -21,7 +21,12 @@ def _hours(lines: tuple[str, ...]) -> tuple[str, ...]:
     return lines
 
 
-Hours = Annotated[tuple[str, ...], Field(max_length=32), AfterValidator(_hours)]
+def _as_list(given: Any) -> Any:
+    """Return what an owner types for one window, or for none, as a list: `compute_hours=22:00-07:00`."""
+    return () if given is None else (given,) if isinstance(given, str) else given
+
+
+Hours = Annotated[tuple[str, ...], Field(max_length=32), AfterValidator(_hours), BeforeValidator(_as_list)]
 
 
 class LimitsConfig(ConfigModel):

@@ -39,7 +39,7 @@ def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None
     Parameters
     ----------
     assignments
-        Limits as KEY=VALUE, for example upload_mbit_s_max=20 or compute_hours='["mon-fri 22:00-07:00"]'.
+        Limits as KEY=VALUE, for example upload_mbit_s_max=20 or compute_hours="mon-fri 22:00-07:00".
     """
     if not assignments:
         raise ConfigError("no limit is given", fix="write KEY=VALUE; `rollcast peer limits` lists the keys")

@@ -66,10 +66,10 @@ STARTS: dict[str, Start] = {
         "coordinator, learner and origin for machines that join with an invite",
         (
             "rollcast identity learner.key            # prints the learner's public key",
-            "rollcast coordinator coordinator.toml --set learner_public_key=KEY",
+            "rollcast coordinator coordinator.toml --set learner_public_key=KEY   # keeps its terminal",
             "cp runs/coordinator/secrets/invite-*.txt .",
-            "rollcast peer run origin.toml",
-            "rollcast learner learner.toml",
+            "rollcast peer run origin.toml            # in a terminal of its own",
+            "rollcast learner learner.toml            # in a terminal of its own",
             "rollcast invite --quota 8 --run-folder runs/coordinator    # prints the line for donors",
         ),
     ),

@@ -158,3 +158,8 @@ def test_hours_are_checked_at_once() -> None:
     assert LimitsConfig(compute_hours=("mon-fri 22:00-07:00",)).rules().compute.windows
     with pytest.raises(ValidationError, match="no day"):
         LimitsConfig(compute_hours=("someday",))
+
+
+def test_one_window_needs_no_list_and_none_is_no_window() -> None:
+    one = LimitsConfig.model_validate({"compute_hours": "mon-fri 22:00-07:00", "network_hours": None})
+    assert (one.compute_hours, one.network_hours) == (("mon-fri 22:00-07:00",), ())

@@ -132,7 +132,8 @@ def test_without_changes_the_configuration_applies(tmp_path: Path) -> None:
 def test_changes_survive_a_restart_and_may_remove_a_limit(tmp_path: Path) -> None:
     book = OwnerLimitsBook(configured(tmp_path))
     book.change({"upload_mbit_s_max": 2, "compute_hours": ["mon-fri 22:00-07:00"]})
-    book.change({"gpu_celsius_max": None})
+    book.change({"gpu_celsius_max": None, "network_hours": None})
+    book.reset(["network_hours"])
     assert stat.S_ISREG((tmp_path / FILE).stat().st_mode)
     again = OwnerLimitsBook(configured(tmp_path))
     assert again.limits == book.limits
