@@ -2,7 +2,8 @@
 
 Every bug is hunted with the standard fault mix and the judge alone: the cores' own assertions do not count.
 Before that seeds are run without a bug, with one coordinator, with a standby beside it and with two cells, and the
-judge must find nothing. As many processes as there are cores share the work. ``--write`` writes the table of docs/simulator.md.
+judge must find nothing. As many processes as there are cores share the work. ``--write`` writes the table of
+docs/simulator.md.
 """
 
 from __future__ import annotations
