@@ -43,7 +43,7 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 class ShownShell:
     """The part of a coordinator's shell that its HTTP side uses."""
 
-    ended_because = ""
+    ended_because, ended_for_good = "", False
 
     def __init__(self, fleet: ShownFleet) -> None:
         self._fleet = fleet

@@ -52,7 +52,7 @@ async def watched(run: ShownRun, seconds: float) -> None:
     broadcast = await ask(run.url, "/api/v1/broadcast")
     assert len(broadcast["tree"]["nodes"]) == overview["workers"]["total"] + 1
     assert any(edge["bytes_per_s"] for edge in broadcast["tree"]["edges"])
-    explained = await ask(run.url, "/api/v1/explain?of=step&id=0")
+    explained = await ask(run.url, "/api/v1/explain?of=step&id=1")
     assert explained["facts"]["rollouts_by_peer"]
     assert (await ask(run.url, "/api/v1/events?kind=peer_joined&limit=1"))["events"][0]["name"]
 
