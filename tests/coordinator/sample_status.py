@@ -131,6 +131,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "staleness": {
             "limit": 4,
             "age_max": 4,
+            "gate_broken_by": 0,
             "late_policy": "drop",
             "publish_every_steps": 1,
             "publish_auto": False,

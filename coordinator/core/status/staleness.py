@@ -42,10 +42,15 @@ class SplitStatus:
 
 @dataclass(frozen=True, slots=True)
 class StalenessStatus:
-    """Limits in learner steps. ``age_max`` is the hard gate: S, or more where late rollouts are corrected."""
+    """Limits in learner steps. ``age_max`` is the hard gate: S, or more where late rollouts are corrected.
+
+    ``gate_broken_by`` is 0, or else the steps by which a trained rollout exceeded the gate of its own batch. The oldest
+    rollout of the run may be above ``age_max`` without that, if S was lowered.
+    """
 
     limit: int
     age_max: int
+    gate_broken_by: int
     late_policy: str
     publish_every_steps: int
     publish_auto: bool
@@ -60,6 +65,7 @@ def build_staleness_status(state: CoreState) -> StalenessStatus:
     return StalenessStatus(
         limit=rules.limit,
         age_max=rules.age_max,
+        gate_broken_by=state.staleness.gate_broken_by,
         late_policy=rules.rules.late_policy,
         publish_every_steps=rules.publish_every_steps,
         publish_auto=rules.follows_broadcasts,

@@ -48,6 +48,9 @@ async def test_the_overview_shows_the_figures_and_follows_them(browser: Any, sit
         await tab.shows(".head", "finished")
         await tab.shows(".tile:has-text('Reward')", "0.34 → 0.93")
         await tab.gone(".alerts")
+        lowered = {**sample_overview()["staleness"], "age_max": 2}
+        site.views["overview"] = sample_overview(staleness_max_trained=4, staleness_limit=2, staleness=lowered)
+        await tab.shows(".tile:has-text('Oldest')", "trained under a larger S")
         assert not tab.problems
 
 

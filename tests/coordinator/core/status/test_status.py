@@ -290,11 +290,11 @@ def test_limits_in_force_and_what_ages_are_made_of() -> None:
     world.handle(BatchRequested(Step(0)))
     status = world.core.status(2.0).to_json()["staleness"]
     json.dumps(status)
-    assert {
-        name: status[name] for name in ("limit", "age_max", "late_policy", "publish_every_steps", "publish_auto")
-    } == {
+    limits = ("limit", "age_max", "gate_broken_by", "late_policy", "publish_every_steps", "publish_auto")
+    assert {name: status[name] for name in limits} == {
         "limit": 1,
         "age_max": 3,
+        "gate_broken_by": 0,
         "late_policy": "correct",
         "publish_every_steps": 1,
         "publish_auto": True,
