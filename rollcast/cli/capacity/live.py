@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from rollcast.cli.actions import show_preview
 from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
@@ -118,8 +120,8 @@ def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> l
 
 def change(
     *,
-    staleness_limit: int | None = None,
-    publish_every_steps: str = "",
+    staleness_limit: Annotated[int | None, Parameter(alias="--staleness")] = None,
+    publish_every_steps: Annotated[str, Parameter(alias="--kappa")] = "",
     usd_per_hour_max: str = "",
     usd_total_max: str = "",
     preview: Preview = False,

@@ -36,6 +36,12 @@ def test_commands_can_be_typed(command: str) -> None:
     app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
 
 
+def test_a_run_takes_s_and_kappa_under_the_names_that_plans_have() -> None:
+    words = ["capacity", "set", "--staleness", "3", "--kappa", "2"]
+    bound = app.parse_args(words, exit_on_error=False, print_error=False)[1]
+    assert bound.arguments == {"staleness_limit": 3, "publish_every_steps": "2"}
+
+
 def test_there_are_some_and_none_is_left_out() -> None:
     assert len(COMMANDS) >= 10
     for name in capacity:
