@@ -20,7 +20,7 @@ from rich.console import Console
 from rollcast.cli.dashboard import dashboard
 from rollcast.cli.processes import Endpoints
 from rollcast.cli.up import page_address
-from rollcast.runtime.errors import RunFolderError, Unreachable
+from rollcast.runtime.errors import RunFolderError, RunOver, Unreachable
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.web.headers import RUN_HEADER
 
@@ -82,10 +82,10 @@ def test_no_link_leads_to_another_run_or_to_nothing(
     with pytest.raises(Unreachable, match="no coordinator answers") as caught:
         dashboard(run_folder(tmp_path, "http://127.0.0.1:1"))
     assert caught.value.cause == "Connection refused"
-    (tmp_path / "summary.json").write_text('{"ended_because": "finished"}')
-    with pytest.raises(Unreachable, match="is over") as caught:
+    (tmp_path / "summary.json").write_text('{"phase": "finished", "ended_because": "finished"}')
+    with pytest.raises(RunOver, match="is over") as over:
         dashboard(run_folder(tmp_path, "http://127.0.0.1:1"))
-    assert (caught.value.cause, "rollcast report" in caught.value.fix) == ("the run ended: finished", True)
+    assert (over.value.cause, "rollcast report" in over.value.fix) == ("it ended: finished", True)
     assert capsys.readouterr().out == ""
 
 
