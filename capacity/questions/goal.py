@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from capacity.model.demand import Demand
 from capacity.planner.plans import Plan
 from capacity.questions.horizon import Forecast, Verdict, forecast, uncertainty_of
-from capacity.questions.promise import promised, promised_alike
+from capacity.questions.promise import promised
 from capacity.questions.scenario import Scenario
 
 _LEARNER_TRIES, _FASTER = 3, 0.93  # plans for a faster learner, each this factor faster than the one before
@@ -131,19 +130,13 @@ def _faster_learner(goal: Goal, choice: Choice, seed: int) -> Iterator[tuple[flo
 
 
 def _more_staleness(goal: Goal, choice: Choice, seed: int) -> Iterator[tuple[float, str]]:
-    """Yield a larger S with which cheaper workers keep the budget, with the plan's slack or, for the largest, any."""
-    demand, workers, asked = choice.plan.demand, choice.scenario.workers, choice.scenario
-
-    def alike(looser: Demand) -> Plan:
-        return promised_alike(looser, workers)
-
-    def searched(looser: Demand) -> Plan:  # takes several times as long
-        return promised(looser, workers, headroom_least=asked.headroom_least)
-
-    for more, planned in (*((one, alike) for one in _MORE_STALENESS), (_MORE_STALENESS[-1], searched)):
+    """Yield a larger S with which cheaper workers keep the budget."""
+    demand = choice.plan.demand
+    for more in _MORE_STALENESS:
         limit = demand.staleness_limit + more
-        made = planned(replace(demand, staleness_limit=limit))
-        if made.feasible and goal.kept_by(forecast_of(goal, asked, made, seed)):
+        looser = replace(demand, staleness_limit=limit)
+        made = promised(looser, choice.scenario.workers, headroom_least=choice.scenario.headroom_least)
+        if made.feasible and goal.kept_by(forecast_of(goal, choice.scenario, made, seed)):
             yield more / demand.staleness_limit, f"S: {demand.staleness_limit} -> {limit}"
             return
 

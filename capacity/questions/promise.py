@@ -93,20 +93,6 @@ def promises(
     return [_with_trials(tried, one) for one in tried.plans]
 
 
-def promised_alike(demand: Demand, workers: Sequence[Worker]) -> Plan:
-    """Return the plan with the slack that the demand has, predicted in full: a fraction of the work of a search.
-
-    Raises:
-        ValueError: two workers have one id.
-    """
-    made = plan_over(demand, columns_of(demand, workers), replace(DEFAULTS, remedies=False))
-    if not made.feasible:
-        return made
-    outlook = _Outlook(made)
-    outlook.predict_in_full()
-    return outlook.plan
-
-
 def _first(demand: Demand, columns: Columns, options: PlanOptions, headroom_least: float | None) -> Plan:
     """Return the plan with the least slack."""
     return plan_over(replace(demand, headroom=headroom_least or demand.headroom), columns, options)
