@@ -16,7 +16,7 @@ from rich.console import Console
 from rollcast.cli.coordinator_api import Target, fetch, post
 from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import LATEST_RUN, Json
-from rollcast.runtime.errors import ConfigError, NotProfiled, RunFolderError, Unreachable, WaitTimedOut
+from rollcast.runtime.errors import ConfigError, NotProfiled, RunFolderError, RunOver, Unreachable, WaitTimedOut
 from rollcast.wire.limits import PROFILE_STEPS_MAX
 
 _POLL_S = 1.0
@@ -100,7 +100,7 @@ async def _state(session: aiohttp.ClientSession, target: Target, path: str, poll
     while True:
         try:
             return await fetch(session, target, path)
-        except (Unreachable, RunFolderError):
+        except (Unreachable, RunOver, RunFolderError):
             if time.monotonic() > ends_s:
                 raise
             await asyncio.sleep(poll_s)
