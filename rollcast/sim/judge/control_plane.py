@@ -74,6 +74,7 @@ class LedgerJudge:
         self.liars: set[str] = set()
         self.cells: set[str] = set()  # members whose rollouts their own workers generate
         self._from_cells: set[Key] = set()  # stored, and perhaps trained or dropped since
+        self._storing_from_cells: dict[int, Key] = {}  # by rollout id: not durable yet, and perhaps dropped already
         self.head: LedgerJudge | None = None  # of a cell: the judge of the run that it works for
         self._quarantined: set[str] = set()  # identities whose quarantine is durable
         self._last_lease = self._last_rollout = 0
@@ -128,6 +129,7 @@ class LedgerJudge:
             old.acknowledged.difference_update(old.rollouts[one][0] for one in self.batches[step])
             self._count_trained(step)
         here = {key for key, one in books.attempts.items() if one.durable}
+        self._storing_from_cells.clear()
         self._from_cells |= {key for key in here if books.attempts[key].peer_id in self.cells}
         for key in sorted(old.acknowledged - here):
             if key in old.attempts:
@@ -214,10 +216,9 @@ class LedgerJudge:
         if self._episodes.ended(event.rollout_id):  # its score is stored with it
             self._scored.add(event.rollout_id)
         if found is not None and found[0] in self.books.attempts:
-            issued = self.books.attempts[found[0]]
-            issued.durable = True
-            if issued.peer_id in self.cells:
-                self._from_cells.add(found[0])
+            self.books.attempts[found[0]].durable = True
+        if (key := self._storing_from_cells.pop(event.rollout_id, None)) is not None:
+            self._from_cells.add(key)
 
     def _was_scored(self, event: ev.RolloutScored) -> None:
         self._scored.add(event.rollout_id)
@@ -371,6 +372,8 @@ class LedgerJudge:
         newest = max([*own, self._generated_with.get(action.peer_id, 0)])
         self._generated_with[action.peer_id] = newest
         issued.rollout_id = action.rollout_id
+        if action.peer_id in self.cells:
+            self._storing_from_cells[action.rollout_id] = key
         self._expired.pop(action.peer_id, None)
         books.live[issued.slot].remove(key)
         if not books.live[issued.slot]:
