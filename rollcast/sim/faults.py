@@ -9,7 +9,7 @@ jumped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Literal
@@ -248,17 +248,12 @@ def _repeats(faults: Faults) -> None:
 
 
 def _bad_weather(faults: Faults) -> None:
-    weather = faults.fleet.ground.network.weather
-    before = (weather.loss, weather.jitter_s)
-    weather.loss, weather.jitter_s = faults.seconds(0.02, 0.3), faults.seconds(0.05, 0.6)
-
-    def clear() -> None:
-        weather.loss, weather.jitter_s = before
-
-    if before[0] == 0.0:
-        faults.lasting(faults.seconds(2.0, 15.0), clear)
-    else:
-        weather.loss, weather.jitter_s = before
+    network = faults.fleet.ground.network
+    before = network.weather
+    bad = replace(before, loss=faults.seconds(0.02, 0.3), jitter_s=faults.seconds(0.05, 0.6))
+    if before.loss == 0.0:
+        network.weather = bad
+        faults.lasting(faults.seconds(2.0, 15.0), partial(setattr, network, "weather", before))
 
 
 def _slow_peer(faults: Faults) -> None:

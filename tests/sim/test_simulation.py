@@ -15,6 +15,7 @@ import pytest
 
 from rollcast.runtime.errors import ConfigError
 from rollcast.sim import simulation
+from rollcast.sim.faults import Faults
 from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.mutants.gate import MUTANTS
 from rollcast.sim.mutants.planting import planted
@@ -168,6 +169,17 @@ DIGESTS = {0: "02b243234bb7e103", 1: "9f3007c47734cf8b", 2: "6ff8721467453ea5"}
 def test_what_happens_in_a_seed_stays_the_same(seed: int) -> None:
     changes = {"coordinators": 2, "cells": 1} if seed == 2 else {}
     assert simulate_standard(seed, **changes).digest == DIGESTS[seed]
+
+
+@pytest.mark.sim
+def test_a_simulation_that_ends_during_bad_weather_leaves_the_next_one_its_own() -> None:
+    settings = FleetSettings(peers=2)
+    before = simulate(settings, 1, seconds=3.0).digest
+    fleet = Fleet(settings, 0)
+    Faults(fleet, ["weather"]).schedule(0.0, 10.0, 1.0)
+    fleet.run(10.0, done=lambda: fleet.ground.network.weather.loss > 0.0)
+    assert fleet.ground.network.weather.loss > 0.0
+    assert simulate(settings, 1, seconds=3.0).digest == before
 
 
 @pytest.mark.sim

@@ -31,7 +31,7 @@ class Line:
     relays: bool = True  # whether fluid broadcasts count the link's upload
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Weather:
     """The present delays and losses of messages."""
 
