@@ -53,6 +53,7 @@ def test_every_label_is_tried_or_listed_as_tested_elsewhere() -> None:
     assert len(LABELS) - len(ELSEWHERE) >= 20
 
 
+@pytest.mark.slow  # tests/learner/test_service.py kills learners within one process
 @pytest.mark.timeout(300)
 async def test_a_killed_learner_resumes_to_the_same_bits(tmp_path: Path) -> None:
     """Kill real processes while a version is written, and before a checkpoint is durable.

@@ -55,6 +55,7 @@ def test_a_kept_training_is_not_repeated(tmp_path: Path) -> None:
     assert again.find(training | {"seed": 2}) is None
 
 
+@pytest.mark.slow  # tests/policy/test_snapshot.py compares the logits of both
 def test_a_snapshot_in_e4m3_is_the_learners_own_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "jit", functools.partial(jax.jit, compiler_options=OPTIMISED))
     config = TINY.model_copy(update=precision.FLOWS["unified"] | {"layers": 1})

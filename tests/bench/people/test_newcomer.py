@@ -81,6 +81,7 @@ def test_commands_run_as_a_user_with_nothing_installed(tmp_path: Path, monkeypat
     assert "why" in raised.value.cause
 
 
+@pytest.mark.slow  # it starts a run to time two commands
 def test_it_times_status_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["startup", "--repeats", "1", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["figures"]

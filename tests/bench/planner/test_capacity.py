@@ -23,6 +23,7 @@ def figures(*arguments: str) -> dict[str, float]:
     return capacity.run(parser.parse_args(arguments)).figures
 
 
+@pytest.mark.slow  # tests/capacity/planner compares small pools with every set
 def test_a_small_pool_is_planned_near_the_bound() -> None:
     found = figures("--workers", "400", "--pools", "1", "--rollouts-per-step", "512")
     assert found["feasible"] == 1

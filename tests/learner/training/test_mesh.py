@@ -73,6 +73,7 @@ def test_placed_parameters_stay_and_a_copy_shares_no_memory() -> None:
     assert np.all(np.asarray(everywhere(there["embedding"])) == 1.0)
 
 
+@pytest.mark.slow  # test_hosts.py trains over four processes, and the tests below check what a device may gather
 def test_no_device_ever_holds_a_whole_tensor_and_files_are_exact(tmp_path: Path) -> None:
     params = random_params(WIDE)
     folder = model_folder(tmp_path / "model", WIDE, params)
