@@ -103,7 +103,7 @@ def _launch(folder: Path, program: list[str], systemd: str) -> None:
 
     A unit outlives this login session and its cgroup.
     """
-    python = [sys.executable, "-m", "capacity.providers.launch", str(folder), *_own_python(program)]
+    python = [sys.executable, "-P", "-m", "capacity.providers.launch", str(folder), *_own_python(program)]
     if systemd == "always" or (systemd == "auto" and _has_user_systemd()):
         log = folder / LOG
         properties = [f"StandardOutput=append:{log}", f"StandardError=append:{log}", "Nice=19"]

@@ -14,9 +14,10 @@ from capacity.providers.commands import run_command
 from capacity.providers.config import RECONNECT_TIMEOUT_S, SystemdUse
 from rollcast.runtime.errors import ProviderFailed
 
-AGENT = ("-m", "capacity.providers.host_agent")
+AGENT = ("-P", "-m", "capacity.providers.host_agent")
 PEER_PROGRAM = (
     "{python}",
+    "-P",
     "-m",
     "rollcast.cli.main",
     "peer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 
@@ -14,8 +13,9 @@ from coordinator.core.broadcast.problem import RelayProblem, RelaySolution
 from coordinator.relays.packing import SolutionReader, pack_problem, pack_shape
 from coordinator.workers.line_process import LineProcess, WorkerDied, WorkerHung
 from rollcast.runtime.errors import TaskError
+from rollcast.runtime.install import module_command
 
-WORKER_COMMAND = (sys.executable, "-P", "-m", "coordinator.relays.worker")
+WORKER_COMMAND = module_command("coordinator.relays.worker")
 LINE_BYTES_MAX = 4 << 20  # of a message: a tree of 100,000 members
 SEND_TIMEOUT_S = 10.0
 SOLVE_TIMEOUT_S = 50.0  # for the next message: the core asks for another plan after 60 s

@@ -7,7 +7,6 @@ That item fails, the process is replaced, and the other items of its batch are s
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -19,9 +18,10 @@ from coordinator.verifiers.process import VerifierProcess
 from coordinator.verifiers.scorer import Failed
 from coordinator.workers.line_process import WorkerDied, WorkerHung
 from rollcast.runtime.errors import RollcastError, TaskError
+from rollcast.runtime.install import module_command
 from rollcast.runtime.waits import backoff_delays_s
 
-WORKER_COMMAND = (sys.executable, "-P", "-m", "coordinator.verifiers.worker")
+WORKER_COMMAND = module_command("coordinator.verifiers.worker")
 STARTS_MAX = 5  # starts in a row without a score, after which the pool gives up
 RESTART_FIRST_DELAY_S = 0.05
 RESTART_MOST_DELAY_S = 5.0

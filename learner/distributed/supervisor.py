@@ -17,6 +17,7 @@ import structlog
 
 from learner.config import DistributedConfig
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+from rollcast.runtime.install import module_command
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.waits import backoff_delays_s
 
@@ -77,7 +78,7 @@ async def supervise(
     Raises:
         ProcessFailed: it was lost more often than restarts_per_hour allows.
     """
-    own = command or [sys.executable, "-m", "rollcast.cli.main", *sys.argv[1:]]
+    own = command or [*module_command("rollcast.cli.main"), *sys.argv[1:]]
     restarts = Restarts(config.restarts_per_hour, backoff_delays_s(random or SystemRandom(), first_s=1.0, most_s=30.0))
     while True:
         worker = await asyncio.create_subprocess_exec(*own, env=os.environ | {WORKER: "1"})

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.config import Env
 
 from rollcast.runtime.errors import RollcastError
-from rollcast.runtime.install import check_packages
+from rollcast.runtime.install import check_packages, lead_children_here
 from rollcast.runtime.version import software_version
 
 #: While a role is imported: with Python's own, the garbage collector takes a sixth of the processor time.
@@ -113,6 +113,7 @@ def main() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
         check_packages()
+        lead_children_here()
         status = app(exit_on_error=False, print_error=False)
         sys.stdout.flush()
         sys.exit(status)

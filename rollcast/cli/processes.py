@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
 from rollcast.runtime.config import plain_values
 from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
+from rollcast.runtime.install import module_command
 from rollcast.runtime.process import processor_time_s
 from rollcast.runtime.run_folder import UP, RunFolder, point_latest, write_atomically, write_json
 from rollcast.runtime.start_deadline import StartDeadline
@@ -313,7 +313,7 @@ class Fleet:
     def _spawn(self, name: str, role: str) -> None:
         self._restart_at_s.pop(name, None)
         config, log = self.folder.config / f"{name}.toml", self.log_path(name)
-        program = self.programs.get(name, [sys.executable, "-m", "rollcast.cli.main"])
+        program = self.programs.get(name, module_command("rollcast.cli.main"))
         devices = self.shares[name].environment if name in self.shares else {}
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(

@@ -1,13 +1,14 @@
-"""Name the command that installs more of this installation: an extra, from the place that Rollcast itself came from."""
+"""Lead to this installation: the processes that we start to its packages, and a person to the command for an extra."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,8 +17,6 @@ from rollcast.runtime.errors import ShadowedPackage
 
 _DISTRIBUTION = "rollcast"
 _ROOT = Path(__file__).resolve().parents[2]  # of a clone: the folder of pyproject.toml
-
-
 _PACKAGES = ("capacity", "coordinator", "learner", "peer")  # beside rollcast, at the top level of site-packages
 
 
@@ -35,6 +34,31 @@ def check_packages() -> None:
                 cause=f"Rollcast is in {_ROOT}, and Python finds another package of that name first",
                 fix="install Rollcast into a virtual environment of its own, or start it in another folder",
             )
+
+
+def module_command(module: str) -> list[str]:
+    """Return the command that runs one of our modules with this interpreter.
+
+    Without -P, Python looks for packages in the working directory first: the folder of another checkout would replace
+    ours.
+    """
+    return [sys.executable, "-P", "-m", module]
+
+
+def lead_children_here(
+    environment: MutableMapping[str, str] = os.environ,
+    search_path: Sequence[str] = sys.path,
+    *,
+    is_safe_path: bool = sys.flags.safe_path,
+) -> None:
+    """Let the processes that we start find these packages too if only the working directory led to them.
+
+    That is so for `python -m rollcast.cli.main` in a clone. Module commands ignore the working directory, and would
+    find another installation or none.
+    """
+    if is_safe_path or not search_path or Path(search_path[0]).resolve() != _ROOT:
+        return
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_ROOT), environment.get("PYTHONPATH"))))
 
 
 def install_command(*extras: str) -> str:

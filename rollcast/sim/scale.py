@@ -330,7 +330,7 @@ def command(
         "seed": seed,
         "usd_per_peer_hour": usd,
     }
-    return ["-m", __name__, json.dumps(options), *([] if spot is None else [str(spot)])]
+    return ["-P", "-m", __name__, json.dumps(options), *([] if spot is None else [str(spot)])]
 
 
 def main(options: str, spot: str = "") -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import subprocess
 import sys
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -11,7 +14,7 @@ import pytest
 
 from rollcast.runtime import install
 from rollcast.runtime.errors import ShadowedPackage
-from rollcast.runtime.install import check_packages, install_command
+from rollcast.runtime.install import check_packages, install_command, lead_children_here, module_command
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,32 @@ def test_a_strangers_package_of_one_of_our_names_is_refused(tmp_path: Path, monk
     monkeypatch.setattr(install.importlib.util, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
     with pytest.raises(ShadowedPackage, match="package peer is not Rollcast's"):
         check_packages()
+
+
+def test_a_process_of_ours_ignores_another_checkout_in_the_working_directory(tmp_path: Path) -> None:
+    for package in (*install._PACKAGES, "rollcast"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('code of another checkout')")
+    command = [*module_command("rollcast.cli.main"), "--version"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_no_process_is_started_with_packages_of_the_working_directory() -> None:
+    for package in (*install._PACKAGES, "rollcast"):
+        for path in (install._ROOT / package).rglob("*.py"):
+            text = path.read_text()
+            assert text.count('"-m"') == len(re.findall(r'"-P",\s*"-m"', text)), path
+
+
+def test_only_a_parent_that_the_working_directory_led_here_leads_its_children() -> None:
+    root = str(install._ROOT)
+    environment: dict[str, str] = {}
+    lead_children_here(environment, ["/usr/bin", root], is_safe_path=False)
+    lead_children_here(environment, [root], is_safe_path=True)
+    assert environment == {}
+    lead_children_here(environment, [root, "/usr/lib/python3"], is_safe_path=False)
+    assert environment == {"PYTHONPATH": root}
+    environment = {"PYTHONPATH": "/else"}
+    lead_children_here(environment, [root], is_safe_path=False)
+    assert environment == {"PYTHONPATH": f"{root}{os.pathsep}/else"}

@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import DaemonAway, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
+from rollcast.runtime.install import module_command
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.donor_socket import request
 
@@ -108,7 +108,7 @@ def start_in_background(config_file: Path, state_folder: Path, log_file: Path) -
 
 def peer_command(config_file: Path) -> list[str]:
     """Return the command that runs a peer with this interpreter."""
-    return [sys.executable, "-m", "rollcast.cli.main", "peer", "run", str(config_file.absolute())]
+    return [*module_command("rollcast.cli.main"), "peer", "run", str(config_file.absolute())]
 
 
 def crash_log(log_file: Path) -> Path:

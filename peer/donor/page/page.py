@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -17,6 +16,7 @@ from peer.donor.page.server import PageServer
 from peer.limits.schedule import Schedule
 from rollcast.runtime.config import describe
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
+from rollcast.runtime.install import module_command
 from rollcast.runtime.logs import recent_lines
 
 _BUG_REPORT_DEADLINE_S = 60.0
@@ -92,9 +92,17 @@ class OwnersPage:
         name = f"rollcast-bugreport-{self._local_now():%Y%m%d-%H%M%S}.tar.gz"
         with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
             out = Path(folder) / name
-            command = ("-m", "rollcast.cli.main", "peer", "bugreport", "--out", out, "--state", self._folder)
+            command = [
+                *module_command("rollcast.cli.main"),
+                "peer",
+                "bugreport",
+                "--out",
+                str(out),
+                "--state",
+                str(self._folder),
+            ]
             process = await asyncio.create_subprocess_exec(
-                sys.executable, *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+                *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
             )
             try:
                 async with asyncio.timeout(_BUG_REPORT_DEADLINE_S):

@@ -242,5 +242,5 @@ class Supervisor:
 
 def server_command(python: Path, workspace: Workspace) -> tuple[list[str], dict[str, str]]:
     """Return the server's command line, without its socket, and its environment variables."""
-    command = [str(python), "-m", "peer.engines.vllm.server.main", str(workspace.lock)]
+    command = [str(python), "-P", "-m", "peer.engines.vllm.server.main", str(workspace.lock)]
     return command, workspace.environment(os.environ)

@@ -63,7 +63,7 @@ def violations(seeds: int, processes: int) -> Iterator[str]:
 
 
 def _command(*words: object) -> list[str]:
-    return ["-m", __name__, *map(str, words)]
+    return ["-P", "-m", __name__, *map(str, words)]
 
 
 def _violations(seeds: Iterable[int]) -> Iterator[str]:

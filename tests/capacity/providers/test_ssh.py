@@ -124,7 +124,7 @@ def test_the_command_is_fixed_and_nothing_in_it_can_be_an_option() -> None:
     config = SshConfig(known_hosts=Path("/k"), identity_file=Path("/i"), config_file=Path("/c"))
     command = ssh_command(config, Address.parse("me@gpu1:2222"), "~/my_env/bin/python")
     assert command[:4] == ["ssh", "-T", "-F", "/c"]
-    assert command[-3:] == ["--", "gpu1", "exec ~/my_env/bin/python -m capacity.providers.host_agent"]
+    assert command[-3:] == ["--", "gpu1", "exec ~/my_env/bin/python -P -m capacity.providers.host_agent"]
     assert {"UserKnownHostsFile=/k", "IdentityFile=/i", "BatchMode=yes", "StrictHostKeyChecking=yes"} <= set(command)
     assert command[command.index("-l") + 1] == "me"
     assert command[command.index("-p") + 1] == "2222"

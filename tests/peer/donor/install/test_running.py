@@ -92,6 +92,6 @@ def test_waiting_for_a_silent_peer_has_a_deadline(tmp_path: Path, monkeypatch: p
 
 def test_a_peer_runs_with_this_interpreter(tmp_path: Path) -> None:
     assert peer_command(tmp_path / "a.toml") == [
-        *(sys.executable, "-m", "rollcast.cli.main", "peer", "run"),
+        *(sys.executable, "-P", "-m", "rollcast.cli.main", "peer", "run"),
         str(tmp_path / "a.toml"),
     ]
