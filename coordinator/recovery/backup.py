@@ -34,7 +34,7 @@ from coordinator.core.events.actions import RecordEpoch
 from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.sql_work import count_batches, insert_epoch
 from coordinator.recovery.authority import FINGERPRINT
-from coordinator.recovery.learner_files import linked
+from coordinator.recovery.learner_files import linked, remove_leftovers
 from coordinator.recovery.resume import INCARNATION
 from coordinator.stores.reader import has_url
 from coordinator.stores.sqlite import store_error
@@ -154,10 +154,12 @@ def _whole_or_nothing(target: Path) -> Iterator[Path]:
     Raises:
         BackupError: ``target`` is not empty, or cannot be written.
     """
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    name = f".{target.name}.{{pid}}.partial"
+    partial = target.with_name(name.format(pid=os.getpid()))
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise BackupError(f"{target} exists already", fix="choose a folder that does not exist")
+        remove_leftovers(target.parent, name)
         partial.mkdir(mode=0o700, parents=True)
         try:
             yield partial

@@ -11,7 +11,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
+
+import psutil
 
 from rollcast.runtime.errors import BackupError
 from rollcast.runtime.run_folder import RunFolder
@@ -19,6 +22,7 @@ from rollcast.runtime.run_folder import RunFolder
 _ATTEMPTS = 20  # to link files none of which is removed meanwhile
 _MARK = ".json"  # a checkpoint N is the file N.json, and a folder that the file names
 _UNFINISHED = ".orbax-checkpoint-tmp"
+_STAGING = ".backup-{pid}"
 
 
 @contextmanager
@@ -28,12 +32,28 @@ def linked(run: RunFolder) -> Iterator[Path]:
     Raises:
         BackupError: the file system refuses links, or the learner removed files again and again.
     """
-    staging = run.root / f".backup-{os.getpid()}"
+    remove_leftovers(run.root, _STAGING)
+    staging = run.root / _STAGING.format(pid=os.getpid())
     try:
         _link_all(run, staging)
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def remove_leftovers(parent: Path, name: str) -> None:
+    """Remove the folders that backups which were killed have left.
+
+    Args:
+        parent: where they are.
+        name: their name, with {pid} for the id of the backup's process. A folder whose process runs is left alone;
+            one with this process's own id is of an earlier process.
+    """
+    before, after = name.split("{pid}")
+    for folder in parent.glob(f"{escape(before)}*{escape(after)}") if parent.is_dir() else ():
+        pid = folder.name[len(before) : len(folder.name) - len(after)]
+        if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _link_all(run: RunFolder, staging: Path) -> None:

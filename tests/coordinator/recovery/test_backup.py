@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -215,3 +216,17 @@ def test_a_file_that_the_learner_removes_meanwhile_makes_another_attempt(
         (run.checkpoints / f"{step}.json").write_text("{}")
     with pytest.raises(BackupError, match="change too fast"), learner_files.linked(run):
         pass
+
+
+def test_a_backup_removes_what_killed_ones_left(run: RunFolder, tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left = [run.root / f".backup-{pid}" for pid in (ended.pid, os.getpid())]
+    left += [tmp_path / f".copy.{pid}.partial" for pid in (ended.pid, os.getpid())]
+    kept = [run.root / f".backup-{os.getppid()}", tmp_path / f".copy.{os.getppid()}.partial"]  # of a running process
+    kept += [run.root / ".backup-notes", tmp_path / f".other.{ended.pid}.partial"]
+    for folder in (*left, *kept):
+        (folder / "inside").mkdir(parents=True)
+    backed_up(run, tmp_path / "copy")
+    assert [folder for folder in left if folder.exists()] == []
+    assert [folder for folder in kept if not folder.exists()] == []
