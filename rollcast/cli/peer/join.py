@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from rollcast.cli.peer.folders import (
 )
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
-from rollcast.runtime.errors import ConfigError, MissingExtra, RollcastError
+from rollcast.runtime.errors import ConfigError, MissingExtra, RollcastError, Unreachable
 from rollcast.runtime.install import install_command
 
 _JOIN_DEADLINE_S = 60.0
+_REPORT_EVERY_S = 5.0  # while the coordinator or the peer has not answered
 _ANSWER_DEADLINE_S = 180.0  # jax may take a minute to load on a slow disk
 
 
@@ -59,7 +61,6 @@ def join(
     json_output
         Print one JSON object.
     """
-    from peer.donor.check.dial_back import listening_for
     from peer.donor.install import join as joining  # these imports take a while: not before help is asked for
     from peer.donor.install.first_limits import FirstLimits
 
@@ -67,9 +68,11 @@ def join(
     engine_python = engine_python and engine_python.absolute()  # the peer may run in another folder
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
+    _print_note(f"Joining {decoded.run_id} at {decoded.http_url}, waiting at most {_JOIN_DEADLINE_S:g} s for it ...")
+    from peer.donor.check.dial_back import listening_for  # imports aiohttp
+
     places = joining.peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
     _need_engine(places.config_file, engine_python)
-    _print_note(f"Joining {decoded.run_id} at {decoded.http_url} ...")
     peer_id = asyncio.run(_enrol(decoded, places))
     is_new = not places.config_file.exists()
     listening = asyncio.run(listening_for(decoded)) if is_new else joining.ListenSettings()
@@ -102,7 +105,44 @@ async def _enrol(invite: Any, places: Any) -> str:
 
     places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load_or_create(places.state_folder / "identity.key")
-    return (await enrol(invite, identity, places.state_folder, _JOIN_DEADLINE_S)).peer_id
+    waiting = _WaitingForCoordinator()
+    reports = asyncio.ensure_future(waiting.report_regularly())
+    try:
+        enrolment = await enrol(invite, identity, places.state_folder, _JOIN_DEADLINE_S, on_attempt=waiting.on_attempt)
+    except Unreachable as error:
+        error.fix = (
+            "ask the operator whether the run still goes on, and for a new invite if its address has changed; "
+            "`rollcast peer check INVITE` measures this machine's way to it"
+        )
+        raise
+    finally:
+        reports.cancel()
+    return enrolment.peer_id
+
+
+class _WaitingForCoordinator:
+    """Reports what is tried while the coordinator does not answer: after the first failure, then regularly."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._tried = ""
+
+    def on_attempt(self, attempt: int, url: str, problem: str) -> None:
+        """Note an attempt, and report it if it is the first after a failure."""
+        self._tried = f"attempt {attempt} at {url}" + (f"; the last one failed: {problem}" if problem else "")
+        if attempt == 2:
+            self._report()
+
+    async def report_regularly(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await asyncio.sleep(_REPORT_EVERY_S)
+            self._report()
+
+    def _report(self) -> None:
+        waited_s = time.monotonic() - self._started_s
+        so_far = f"{waited_s:.0f} s of at most {_JOIN_DEADLINE_S:g} s"
+        _print_note(f"Waiting for the coordinator to answer ({so_far}): {self._tried}.")
 
 
 async def _limits_of_a_donor(invite: Any, state_folder: Path) -> Any:
@@ -199,13 +239,13 @@ def _start(places: Any) -> dict[str, Any]:
 
 
 class _Waiting:
-    """Reports every five seconds that the peer has not answered yet."""
+    """Reports regularly that the peer has not answered yet."""
 
     def __init__(self) -> None:
         self._printed_s = 0.0
 
     def report(self, waited_s: float) -> None:
-        if waited_s >= self._printed_s + 5.0:
+        if waited_s >= self._printed_s + _REPORT_EVERY_S:
             self._printed_s = waited_s
             _print_note(f"Waiting for the peer to answer ({waited_s:.0f} s so far).")
 

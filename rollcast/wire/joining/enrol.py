@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -39,6 +39,10 @@ REUSE_VALID_FOR_S = 600.0
 
 _ATTEMPT_TIMEOUT_S = 10.0
 _DELAY_MOST_S = 10.0
+_DIAGNOSIS_LEAST_S, _DIAGNOSIS_MOST_S = 1.0, 30.0  # a join that is out of time still says which hop failed
+
+#: (number of the attempt from 1, URL of the place that is tried, what failed there last or empty)
+OnAttempt = Callable[[int, str, str], None]
 
 log = structlog.get_logger()
 
@@ -81,6 +85,7 @@ async def enrol(
     *,
     also: Sequence[str] = (),
     reuse_valid_for_s: float = REUSE_VALID_FOR_S,
+    on_attempt: OnAttempt = lambda _attempt, _url, _problem: None,
 ) -> Enrolment:
     """Join the run, or reuse a saved certificate of the same run that is valid for long enough.
 
@@ -91,6 +96,7 @@ async def enrol(
         also: further places of the coordinator (rollcast.wire.joining.bootstrap).
         reuse_valid_for_s: seconds that a saved certificate must still be valid for; minus infinity accepts any, for
             callers that renew it later by themselves.
+        on_attempt: called before each attempt.
 
     Raises:
         Unreachable: the coordinator could not be reached in time; the message names the hop that failed.
@@ -113,7 +119,9 @@ async def enrol(
     gives_up_at_s = float("inf") if timeout_s is None else loop.time() + timeout_s
     problems: dict[str, str] = {}
     unproven: dict[str, RollcastError] = {}
-    for place, delay_s in zip(cycle(places), backoff_delays_s(random.Random(), most_s=_DELAY_MOST_S), strict=False):
+    delays_s = backoff_delays_s(random.Random(), most_s=_DELAY_MOST_S)
+    for attempt, (place, delay_s) in enumerate(zip(cycle(places), delays_s, strict=False), 1):
+        on_attempt(attempt, place.http_url, problems.get(place.http_url, ""))
         try:
             async with asyncio.timeout(min(gives_up_at_s - loop.time(), _ATTEMPT_TIMEOUT_S)):
                 enrolment, gateways = await _join(invite, identity, place, places)
@@ -126,7 +134,13 @@ async def enrol(
                 raise error.error from None
             problems[place.http_url] = error.error.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
-            await _note(problems, place, error, logs=timeout_s is None)
+            try:
+                async with asyncio.timeout(
+                    max(_DIAGNOSIS_LEAST_S, min(gives_up_at_s - loop.time(), _DIAGNOSIS_MOST_S))
+                ):
+                    await _note(problems, place, error, logs=timeout_s is None)
+            except TimeoutError:
+                problems.setdefault(place.http_url, "no answer in time")
         if loop.time() + delay_s >= gives_up_at_s:
             break
         await asyncio.sleep(delay_s)

@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 
+from peer.donor.install.join import PeerPaths
 from peer.donor.install.running import holder_of
-from rollcast.runtime.errors import JoinRefused
+from rollcast.cli.peer import join
+from rollcast.runtime.errors import JoinRefused, Unreachable
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.joining.invite import Invite
 from tests.coordinator.running import Running, running
 
 ROOT = Path(__file__).parents[3]
@@ -138,3 +143,28 @@ async def test_no_start_only_writes_the_configuration(tmp_path: Path, machine: M
         refused = run.invite("origin").encode()
         status, _, err = await machine.rollcast("join", refused)
         assert (status, "for the role origin" in err) == (77, True)
+
+
+async def test_a_coordinator_that_is_gone_is_waited_for_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(join, "_JOIN_DEADLINE_S", 1.5)
+    monkeypatch.setattr(join, "_REPORT_EVERY_S", 0.2)
+    learner = Identity.generate()
+    invite = Invite(
+        run_id=RunId("gone-run"),
+        role="peer",
+        http_url="http://127.0.0.1:1",
+        grpc_address="127.0.0.1:2",
+        ca_sha256="0" * 64,
+        learner_public_key=learner.public_key.hex(),
+        token="token",
+    )
+    with pytest.raises(Unreachable) as caught:
+        await join._enrol(invite, PeerPaths(tmp_path / "peer.toml", tmp_path / "state"))
+    lines = capsys.readouterr().err.splitlines()
+    assert "of at most 1.5 s): attempt 2 at http://127.0.0.1:1; the last one failed: connection of" in lines[0]
+    assert len(lines) > 1
+    assert "refuses the connection" in caught.value.cause
+    assert "peer check INVITE" in caught.value.fix
+    assert "new invite" in caught.value.fix

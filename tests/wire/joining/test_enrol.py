@@ -195,6 +195,17 @@ async def test_joining_ends_at_the_deadline_without_a_coordinator(door: Door, tm
     assert problem.value.cause
 
 
+async def test_attempts_are_reported_with_what_failed_before(door: Door, tmp_path: Path) -> None:
+    attempts: list[tuple[int, str, str]] = []
+    door.not_ready = 1
+    async with door.open() as invite:
+        await enrol(invite, Identity.generate(), tmp_path, 20.0, on_attempt=lambda *one: attempts.append(one))
+    (first, url, nothing), (second, again, problem) = attempts
+    assert (first, second, nothing) == (1, 2, "")
+    assert url == again == invite.http_url
+    assert problem
+
+
 async def test_another_coordinator_learns_no_token(door: Door, tmp_path: Path) -> None:
     other = Door(tmp_path / "other")
     async with other.open() as invite:
