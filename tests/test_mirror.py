@@ -82,7 +82,6 @@ RUN_BY = {
     "rollcast/cli/data/curate_options.py": "tests/cli/data/test_curate.py",
     "rollcast/cli/peer/app.py": "tests/cli/peer/test_app.py",
     "rollcast/cli/peer/bugreport.py": "tests/cli/peer/test_join.py",
-    "rollcast/cli/peer/join.py": "tests/cli/peer/test_join.py",
     "rollcast/cli/peer/leave.py": "tests/cli/peer/test_join.py",
     "rollcast/cli/run/backup.py": "tests/coordinator/recovery/test_backup.py",
     "rollcast/cli/run/evaluate.py": "tests/e2e/test_run.py",
