@@ -84,7 +84,6 @@ RUN_BY = {
     "rollcast/cli/peer/bugreport.py": "tests/cli/peer/test_join.py",
     "rollcast/cli/peer/leave.py": "tests/cli/peer/test_join.py",
     "rollcast/cli/run/backup.py": "tests/coordinator/recovery/test_backup.py",
-    "rollcast/cli/run/evaluate.py": "tests/e2e/test_run.py",
     "rollcast/cli/run/export.py": "tests/cli/run/test_export.py",
     "rollcast/runtime/metrics.py": "tests/coordinator/metrics/test_metrics.py",
     "rollcast/runtime/version.py": "tests/cli/test_main.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ LINE_BYTES_MAX = 1 << 20
 SAMPLES_BYTES_MAX = 64 << 20
 TRAINING = "training"  # the set of rollouts that were trained on or dropped
 
+_VERSIONS_NAMED = 8  # newest versions that an error names
 _NAME = re.compile(r"^(\d{12})\.([a-z0-9_-]+)\.jsonl$")
 
 
@@ -104,22 +105,36 @@ def evaluated(folder: RunFolder, name: str = "", version: int | None = None) -> 
     Raises:
         RunFolderError: there are no samples, or a file cannot be read.
     """
-    found = sorted(
+    kept = sorted(
         (int(match[1]), match[2], path)
         for path in (folder.samples.iterdir() if folder.samples.is_dir() else ())
-        if (match := _NAME.match(path.name)) and name in ("", match[2]) and version in (None, int(match[1]))
+        if (match := _NAME.match(path.name))
     )
+    found = [one for one in kept if name in ("", one[1]) and version in (None, one[0])]
     if not found:
-        raise RunFolderError(
-            f"no samples of {name or 'an evaluation'} in {folder.root}",
-            fix="evaluate at intervals (learner.evaluation.every_steps) or with `rollcast eval`, or pass --set "
-            "training",
-        )
+        raise _no_samples(folder, name, version, [(number, of) for number, of, _ in kept])
     newest = found[-1][0]
     _, chosen, path = next(one for one in found if one[0] == newest)
     # A learner that had to retry its call sent some completions twice.
-    kept = {(sample.problem_id, sample.sample_index): sample for sample in _read(path, chosen)}
-    return list(kept.values())
+    once = {(sample.problem_id, sample.sample_index): sample for sample in _read(path, chosen)}
+    return list(once.values())
+
+
+def _no_samples(folder: RunFolder, name: str, version: int | None, kept: Sequence[tuple[int, str]]) -> RunFolderError:
+    """Return the error to raise where there are no samples of this set at this version; ``kept``: those there are."""
+    sets = sorted({of for _, of in kept})
+    what = f"no samples of {name or 'an evaluation'}{'' if version is None else f' at version {version}'}"
+    if not sets:
+        cause = "no evaluation has been scored yet"
+        fix = "evaluate at intervals (learner.evaluation.every_steps) or with `rollcast eval`, or pass --set training"
+    elif name and name not in sets:
+        cause = f"there are samples of {', '.join(sets)}, and of rollouts of training"
+        fix = f"pass --set with one of them: {', '.join((*sets, TRAINING))}"
+    else:
+        versions = sorted({number for number, of in kept if name in ("", of)})
+        cause = f"the versions with samples are {', '.join(map(str, versions[-_VERSIONS_NAMED:]))}"
+        fix = "pass --version with one of them, or leave it out for the newest"
+    return RunFolderError(f"{what} in {folder.root}", cause=cause, fix=fix)
 
 
 def _read(path: Path, name: str) -> Iterator[Sample]:

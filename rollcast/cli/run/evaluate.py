@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -77,7 +77,7 @@ def evaluate(
         CoordinatorConfig,
         source="--data",
     )
-    wanted = (*set_names, *extra) if set_names else (HELD_OUT, *config.evaluation_sets)
+    wanted = _wanted(set_names, extra, (HELD_OUT, *config.evaluation_sets))
     check_pass_at(samples, pass_at)
     console = Console(stderr=True)
     with console.status("loading") as status:
@@ -133,6 +133,22 @@ def _named(text: str) -> tuple[str, Path]:
     if not separator or not name or not path:
         raise ConfigError(f"--data {text} has no name and file", fix="write it as NAME=FILE")
     return name, Path(path)
+
+
+def _wanted(set_names: tuple[str, ...], extra: Collection[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the sets to evaluate; all if none is named.
+
+    Raises:
+        ConfigError: the run has no set of this name.
+    """
+    for name in set_names:
+        if name not in known:
+            raise ConfigError(
+                f"the run has no evaluation set {name!r}",
+                cause=f"it has {', '.join(known)}",
+                fix="pass --set with one of them, or a set of your own with --data NAME=FILE",
+            )
+    return tuple(dict.fromkeys((*set_names, *extra))) if set_names else known
 
 
 def _extra(name: str, path: Path, config: CoordinatorConfig, problems: int) -> EvaluationSetConfig:

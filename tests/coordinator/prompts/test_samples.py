@@ -32,8 +32,26 @@ async def test_the_newest_evaluation_is_shown_first(tmp_path: Path) -> None:
     assert evaluated(folder) == [sample(10, 0), sample(10, 1)]
     assert evaluated(folder, version=5) == [sample(5, 0), sample(5, 1)]
     assert evaluated(folder, "hard") == [sample(7, name="hard", completion="3")]
-    with pytest.raises(RunFolderError, match="no samples of other"):
+
+
+async def test_what_has_samples_is_named_where_they_are_missing(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with pytest.raises(RunFolderError, match="no samples of an evaluation in") as caught:
+        evaluated(folder)
+    assert caught.value.cause == "no evaluation has been scored yet"
+    book = SampleBook(folder)
+    for version, name in ((5, "held_out"), (7, "hard")):
+        await book.keep(sample(version, name=name))
+    with pytest.raises(RunFolderError, match="no samples of other in") as caught:
         evaluated(folder, "other")
+    assert caught.value.cause == "there are samples of hard, held_out, and of rollouts of training"
+    assert caught.value.fix == "pass --set with one of them: hard, held_out, training"
+    with pytest.raises(RunFolderError, match="no samples of hard at version 5") as caught:
+        evaluated(folder, "hard", 5)
+    assert caught.value.cause == "the versions with samples are 7"
+    with pytest.raises(RunFolderError, match="no samples of an evaluation at version 6") as caught:
+        evaluated(folder, version=6)
+    assert caught.value.cause == "the versions with samples are 5, 7"
 
 
 async def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
