@@ -10,7 +10,9 @@ from coordinator.tasks.fields import Row, row_of
 from coordinator.workers.plugins import load_plugin
 from coordinator.workers.tracebacks import users_traceback
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.text.data_files import BadRow, jsonl_rows, optional_import, parquet_rows
+from rollcast.wire.text.data_files import BadLine, BadRow, jsonl_rows, optional_import, parquet_rows
+
+_FIX_LINE = 'write one JSON object on that line, or set task.bad_rows = "skip" to leave such lines out'
 
 RowsTask = JsonlTask | ParquetTask | HuggingFaceTask | PythonTask
 
@@ -49,7 +51,8 @@ def good_rows(config: RowsTask) -> Iterator[Row]:
         if isinstance(row, BadRow):
             if config.bad_rows == "skip":
                 continue
-            raise TaskError(str(row), cause=row.cause, fix=_fix(config))
+            fix = _FIX_LINE if isinstance(row, BadLine) else _fix(config)
+            raise TaskError(str(row), cause=row.cause, fix=fix)
         count += 1
         if count > config.rows_max and isinstance(config, PythonTask):
             return

@@ -16,7 +16,7 @@ from coordinator.tasks.sources import read_rows
 from rollcast.cli.data.curate_options import Columns, Difficulty, Repeats, curation_settings
 from rollcast.cli.options import Json
 from rollcast.runtime.errors import TaskError
-from rollcast.wire.text.data_files import BadRow
+from rollcast.wire.text.data_files import BadLine, BadRow
 
 _COLUMNS, _REPEATS, _DIFFICULTY = Columns(), Repeats(), Difficulty()
 
@@ -89,7 +89,9 @@ def _usable(curation: Curation, rows: Iterable[Row | BadRow], source: str) -> It
         raise TaskError(
             f"none of the {report.read} rows of {source} can be used",
             cause=f"{first[0]}{first[0].cause and f' ({first[0].cause})'}",
-            fix="give the names of its columns with --prompt, --answer and --tests",
+            fix="write one JSON object on each line"
+            if isinstance(first[0], BadLine)
+            else "give the names of its columns with --prompt, --answer and --tests",
         )
 
 

@@ -18,6 +18,7 @@ ROW_BYTES_MAX = 1 << 20  # of the columns that are used
 LINE_BYTES_MAX = 2 * ROW_BYTES_MAX  # includes columns that are not used
 BATCH_ROWS = 256  # rows of a Parquet row group converted to Python objects at a time
 COLUMNS_SHOWN = 12
+_SHOWN = 24  # characters of a line that is not JSON
 
 
 class BadRow(Exception):
@@ -28,8 +29,12 @@ class BadRow(Exception):
         self.cause = cause
 
 
+class BadLine(BadRow):
+    """A line of a JSONL file that holds no value at all, so that no setting of columns can help."""
+
+
 def jsonl_rows(path: Path, *, setting: str) -> Iterator[tuple[str, Any]]:
-    """Yield (file and line, value) for each line that is not blank; a BadRow as the value if the line is not JSON.
+    """Yield (file and line, value) for each line that is not blank; a BadLine as the value if the line is not JSON.
 
     Args:
         setting: the configuration key that names the file, for errors.
@@ -118,8 +123,16 @@ def _skip_line(file: Any) -> None:
 
 def _parsed(line: bytes, where: str) -> Any:
     if len(line) > LINE_BYTES_MAX:
-        return BadRow(where, "the line is too long", f"it has more than {LINE_BYTES_MAX} bytes")
+        return BadLine(where, "the line is too long", f"it has more than {LINE_BYTES_MAX} bytes")
     try:
-        return json.loads(line)
+        return json.loads(line.rstrip(b"\r\n").decode())
+    except json.JSONDecodeError as error:
+        return BadLine(where, "not JSON", f"{error.msg} at column {error.colno}{_found(error)}")
     except (ValueError, RecursionError) as error:
-        return BadRow(where, "not JSON", str(error))
+        return BadLine(where, "not JSON", str(error))
+
+
+def _found(error: json.JSONDecodeError) -> str:
+    """Return what stands where a value or a delimiter is expected, for people."""
+    rest = error.doc[error.pos :].strip()
+    return f", where it has {rest[:_SHOWN]!r}{'...' if len(rest) > _SHOWN else ''}" if rest else ", where it ends"

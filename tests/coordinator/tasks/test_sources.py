@@ -54,6 +54,7 @@ def test_errors_name_file_and_line(tmp_path: Path, line: str, words: str) -> Non
         list(good_rows(jsonl(path)))
     assert f"{path}, line 2" in str(caught.value)
     assert words in str(caught.value)
+    assert ("task.fields" in caught.value.fix) == ("not JSON" not in words), "no other column makes it JSON"
     assert list(good_rows(jsonl(path, bad_rows="skip"))) == [Row("a", "b")]
 
 
