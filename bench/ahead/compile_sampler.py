@@ -65,11 +65,11 @@ def programs(sampler: Sampler, mesh: Mesh) -> Iterator[tuple[str, jax.stages.Low
         adapters=whole(i32, rows),
         noise_scale=whole(jnp.float32),
     )
-    yield "drawing", sampler.decode.lower(params, pages, controls, whole(i32), whole(i32))
+    yield "decode", sampler.decode.lower(params, pages, controls, whole(i32), whole(i32))
     read = sampler.rows_at_once(bucket)
     tables, tokens = whole(i32, read, sampler.table_pages), whole(i32, read, bucket)
     of_rows = whole(i32, read)  # where each piece starts, its length, and the slot of its adapters
-    yield "reading prompts", sampler.extend.lower(params, pages, tables, tokens, of_rows, of_rows, of_rows)
+    yield "prefill", sampler.extend.lower(params, pages, tables, tokens, of_rows, of_rows, of_rows)
 
 
 def _bytes(lowered: jax.stages.Lowered) -> int:

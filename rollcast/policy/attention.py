@@ -59,7 +59,7 @@ class KernelChoice:
 def segment_attend(
     segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh | None = None, *, packed: bool = True
 ) -> Attend:
-    """Return causal attention within each sequence of a row, for training and for reading prompts.
+    """Return causal attention within each sequence of a row, for training and for prefill.
 
     segments: see dense.within_segments. Sequences follow each other from the start of the row, numbered from 1, with
     padding behind the last one. kernel: the kernel to use; None: the one that suits the device, the length and the

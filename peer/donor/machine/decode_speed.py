@@ -39,7 +39,7 @@ class Decoded:
         tokens_per_s: rate of all rollouts together, prompts not counted.
         concurrent_rollouts: rollouts generated at once.
         parameters: number of the model's parameters.
-        ready_s: seconds until the first token: loading, compiling, reading prompts.
+        ready_s: seconds until the first token: loading, compiling, prefill.
         seconds, tokens: the time and the tokens from which ``tokens_per_s`` is computed.
         hardware: the hardware as the engine names it.
         computation: how the engine computes the model; see Engine.computation.

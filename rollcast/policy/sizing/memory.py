@@ -320,8 +320,8 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
     logits = _shared(shape.concurrent_rollouts * model.vocabulary_size, shape.devices)
     unpacked = {"a layer's weights, unpacked": _gathered_bytes(model, reading)} if model.has_packed_base else {}
     phases = {
-        "reading prompts": {"activations": read * _layer_bytes(model, reading), **unpacked},
-        "drawing": {"logits": _SAMPLED_COPIES * 4 * logits, **unpacked},
+        "prefill": {"activations": read * _layer_bytes(model, reading), **unpacked},
+        "decode": {"logits": _SAMPLED_COPIES * 4 * logits, **unpacked},
     }
     read_from = {"frozen base": base} if base else {}
     host = read_from | store_memory(model, shape.states_in_memory) | {"finished rollouts": shape.spool_bytes}

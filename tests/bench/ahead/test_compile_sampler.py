@@ -36,6 +36,6 @@ def test_the_program_prints_what_generating_and_reading_need(
     options = ["--rollouts", "4", "--prompt-tokens", "16", "--new-tokens", "48"]
     compile_sampler.main(["small", "cpu", *options])
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"drawing", "reading prompts"}
+    assert found.keys() == {"decode", "prefill"}
     plan = peer_memory(ModelConfig.model_validate(SHAPES), PeerShape(4, 64, versions_on_device=1))
     assert all(size >= sum(plan.resident.values()) for size in found.values())

@@ -70,7 +70,7 @@ def test_kept_results_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(fits, "why_not", lambda _accelerators: "")
     for name in ("h100x8", "v5p-2x2x4"):
         (tmp_path / f"qwen3-4b-{name}-8192-muon-{fits._digest()}.json").write_text(json.dumps(compiled(20.0, 31.0)))
-    sampled = {"drawing": 2.0 * GIB, "reading prompts": 3.0 * GIB}
+    sampled = {"decode": 2.0 * GIB, "prefill": 3.0 * GIB}
     (tmp_path / f"sampler-qwen3-4b-h100x8-8192-{fits._digest()}.json").write_text(json.dumps(sampled))
     outcome = fits.run(arguments(tmp_path))
     assert outcome.figures["qwen3-4b.h100x8.sampler_gib"] == 3.0

@@ -33,6 +33,7 @@ def test_json_has_bytes_by_component_and_fitting_hardware(capsys: pytest.Capture
     assert plan["parameters"] == 4_022_468_096
     assert plan["learner"]["resident"]["parameters (float32)"] == 4 * plan["parameters"]
     assert plan["peer"]["resident"]["weights"] == 2 * plan["parameters"]
+    assert {"prefill", "decode"} <= plan["peer"]["phases"].keys()
     assert set(plan["learner_fits"]) == set(plan["peer_fits"]) == {one.name for one in CATALOGUE}
 
 

@@ -97,7 +97,7 @@ def test_a_base_of_4_bits_takes_9_sixteenths_of_a_byte_a_value_and_a_layer_of_it
     kernels = sum(math.prod(shape) for name, shape in parameter_shapes(model).items() if is_hidden_kernel(name))
     saved = snapshot_bytes(plain) - snapshot_bytes(packed)
     assert saved == pytest.approx(kernels * (2 - 9 / 16), rel=1e-6)
-    of_layer = peer_memory(packed, PeerShape(2, 64)).phases["drawing"]["a layer's weights, unpacked"]
+    of_layer = peer_memory(packed, PeerShape(2, 64)).phases["decode"]["a layer's weights, unpacked"]
     assert of_layer == pytest.approx(2 * kernels / model.layers, rel=0.01)
 
 
