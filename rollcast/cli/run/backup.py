@@ -105,8 +105,9 @@ def _continuation(folder: Path, steps: int, epoch: RecordEpoch | None) -> list[s
         longer = f" --set {prefix}run.steps={steps + epoch.step_to - epoch.step_from}"
         lines.append(
             f"The copy ends after step {epoch.step_from}. The run may since have published versions up to"
-            f" {epoch.step_to}, so it continues there, in epoch {epoch.epoch}; with{longer} (was {steps}) it trains as"
-            " long as planned."
+            f" {epoch.step_to}, so it goes on with step {epoch.step_to + 1}, in epoch {epoch.epoch}. run.steps counts"
+            f" the {epoch.step_to - epoch.step_from} steps that stay empty:{longer} ({steps} before) trains the"
+            f" {steps - epoch.step_from} steps that were left."
         )
     if of_up:
         command = [f"rollcast up --continue {folder}{longer}"]

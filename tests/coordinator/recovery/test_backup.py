@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from coordinator.config.config import CoordinatorConfig
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.store import StoryEntry
 from coordinator.recovery import learner_files
@@ -161,7 +163,14 @@ async def test_backup_and_restore_commands(run: RunFolder, tmp_path: Path, capsy
     assert app(["restore", target, again], result_action="return_value") == 0
     shown = capsys.readouterr()
     assert "restored to" in shown.out
-    assert "The copy ends after step" in shown.err
+    said = re.search(
+        r"after step (\d+).* up to (\d+), so it goes on with step (\d+),.* the (\d+) steps that stay", shown.err
+    )
+    assert said is not None
+    ends, published, goes_on, empty = map(int, said.groups())
+    assert (goes_on, empty) == (published + 1, published - ends)
+    steps = CoordinatorConfig().run.steps
+    assert f"run.steps={steps + empty} ({steps} before) trains the {steps - ends} steps that were left" in shown.err
     assert f"rollcast coordinator COORDINATOR.toml --set run_folder={again} --set run.steps=" in shown.err
     assert "rollcast peer run ORIGIN.toml" in shown.err, "it was not `rollcast up` that started the run"
     assert os.listdir(again)
