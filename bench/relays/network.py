@@ -31,9 +31,9 @@ from bench.relays.story import (
 )
 from bench.wan.scenarios import Node, site_of
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import events
 from peer.relay.core.core import RelayCore
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state import events
+from peer.relay.core.state.relay_state import RelaySettings
 from rollcast.sim.kernel.bandwidth import Port
 from rollcast.wire.ids import PlanId
 

@@ -9,7 +9,7 @@ from bench.wan.scenarios import Node, site_of
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
 from coordinator.shell.peer_sender import plan_message
 from peer.relay.codec import plan_of
-from peer.relay.core.events import PlanChanged
+from peer.relay.core.state.events import PlanChanged
 from rollcast.wire.ids import PlanId
 
 _BYTES_PER_MEGABIT = 125_000.0

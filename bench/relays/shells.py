@@ -11,9 +11,9 @@ from typing import Protocol
 
 from bench.relays.story import ORIGIN, Conditions, name_of
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import actions, events
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import Event, LinkId
+from peer.relay.core.state import actions, events
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import Event, LinkId
 from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
 from rollcast.sim.kernel.event_queue import Agenda
 from rollcast.sim.nodes.relay import as_received

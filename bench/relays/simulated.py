@@ -16,7 +16,7 @@ from bench.relays.network import broadcast
 from bench.relays.planned import CoordinatorPlans
 from bench.relays.story import Fault, Join, Kill, Result, SetRates
 from bench.wan.scenarios import SCENARIOS, SLOWED_TO, Node, own_bounds_s, site_of
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state.relay_state import RelaySettings
 
 _CHUNK_BYTES = 32 << 10
 _AT_SHARE = 0.3  # of the time that the fastest receivers need, after which trouble begins

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.wan.scenarios import Node, own_bounds_s
 from peer.links.neighbours import Neighbour
-from peer.relay.core.events import PlanChanged, Stripe
+from peer.relay.core.state.events import PlanChanged, Stripe
 from rollcast.wire.ids import PeerId, PlanId, StripeId
 
 ORIGIN = 0

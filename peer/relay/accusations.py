@@ -16,8 +16,8 @@ import structlog
 
 from peer.links.neighbours import EncodingKey
 from peer.relay.codec import key_of
-from peer.relay.core.actions import Accuse
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.actions import Accuse
+from peer.relay.core.state.events import LinkId
 from peer.relay.link import RelayLink
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.wire.identity.identity import Identity

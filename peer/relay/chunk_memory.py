@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from rollcast.wire.links.frames import ChunkFrame
 from rollcast.wire.versions.chunks import BytesLike
 

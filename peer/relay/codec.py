@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from peer.links.neighbours import MIRROR_ROLE, EncodingKey, Neighbour
-from peer.relay.core.actions import SendCancel, SendCredit, SendDecline, SendGot, SendHave, SendRequest, SendWant
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import SendCancel, SendCredit, SendDecline, SendGot, SendHave, SendRequest, SendWant
+from peer.relay.core.state.events import (
     CancelReceived,
     CreditReceived,
     DeclineReceived,

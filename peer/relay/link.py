@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from peer.links.transport import Link
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -22,10 +22,10 @@ from peer.mirrors.publish import mirror_folder_of
 from peer.mirrors.transport import MirrorTransport, own_mirrors
 from peer.relay.accusations import Accusations
 from peer.relay.codec import event_of, key_of, plan_of
-from peer.relay.core import actions as acts
 from peer.relay.core.catch_up import spared
 from peer.relay.core.core import RelayCore
-from peer.relay.core.events import (
+from peer.relay.core.state import actions as acts
+from peer.relay.core.state.events import (
     ChunkSent,
     DialFailed,
     Event,
@@ -36,7 +36,7 @@ from peer.relay.core.events import (
     OfflineChanged,
     Tick,
 )
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state.relay_state import RelaySettings
 from peer.relay.link import LinkWatcher, RelayLink
 from peer.relay.sender import RelaySending
 from peer.relay.stats import RelayStats, VersionBytes, stats_of

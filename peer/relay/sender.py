@@ -8,7 +8,7 @@ from typing import assert_never
 from peer.links.gate import NetworkGate
 from peer.links.neighbours import EncodingKey
 from peer.relay.codec import message_of
-from peer.relay.core.actions import (
+from peer.relay.core.state.actions import (
     SendAnnouncement,
     SendCancel,
     SendChunk,
@@ -20,7 +20,7 @@ from peer.relay.core.actions import (
     SendRequest,
     SendWant,
 )
-from peer.relay.core.events import ChunkSent, LinkId
+from peer.relay.core.state.events import ChunkSent, LinkId
 from peer.relay.link import RelayLink
 from peer.relay.versions import RelayVersions
 from rollcast.wire.ids import ChunkIndex, Version

@@ -10,7 +10,7 @@ import numpy as np
 
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Link
-from peer.relay.core.state import EncodingState, RelayState
+from peer.relay.core.state.relay_state import EncodingState, RelayState
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import HEAT_MAP_CELLS_MAX, LINK_REPORTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -16,7 +16,7 @@ import structlog
 from peer.links.neighbours import EncodingKey
 from peer.mirrors.publish import MirrorFolder
 from peer.relay.chunk_memory import ChunkMemory
-from peer.relay.core.events import Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.relay.core.state.events import Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
 from peer.relay.read_ahead import ReadAhead
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
 from rollcast.wire.ids import ChunkIndex, Version

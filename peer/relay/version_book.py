@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from peer.relay.version_paths import cheapest_path, key_of
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion

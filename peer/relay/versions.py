@@ -10,8 +10,8 @@ import structlog
 from peer.links.neighbours import EncodingKey
 from peer.mirrors.publish import MirrorFolder
 from peer.relay.chunk_memory import EarlyChunks
-from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
+from peer.relay.core.state.events import (
     AnnouncementReceived,
     BroadcastStarted,
     ChunkArrived,

@@ -9,9 +9,9 @@ retention. Pure.
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import ListChunks
-from peer.relay.core.events import KeyframeMade
-from peer.relay.core.state import RelayState
+from peer.relay.core.state.actions import ListChunks
+from peer.relay.core.state.events import KeyframeMade
+from peer.relay.core.state.relay_state import RelayState
 from rollcast.wire.versions.records import KEYFRAME_ID
 
 # A peer that fetches a keyframe requests more of it, or repeats its request, within this long.

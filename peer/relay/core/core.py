@@ -12,18 +12,17 @@ The modules form a pipeline. Each calls only modules of the rows below its own (
     origin                         which root is given which chunk
     forwarding                     copies for children, answers to requests, reports of what is held
     pulling  catch_up              requests for missing chunks; keyframes for peers that fell behind
-    state                          links, encodings, plan, heirs of relays that failed
-    actions  chunk_set  window     what the shell is to do; sets of chunks; how much a peer is given at a time
-    events                         what happened
+    state                          links, encodings, plan; what happened; what the shell is to do
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from peer.relay.core import catch_up, encodings, forwarding, gossip, links, origin, pulling, receiving
-from peer.relay.core.actions import Action
-from peer.relay.core.events import (
+from peer.relay.core import catch_up, encodings, forwarding, gossip, links, origin, receiving
+from peer.relay.core.pulling import pull
+from peer.relay.core.state.actions import Action
+from peer.relay.core.state.events import (
     AnnouncementReceived,
     BroadcastStarted,
     CancelReceived,
@@ -55,7 +54,7 @@ from peer.relay.core.events import (
     VersionsRemoved,
     WantReceived,
 )
-from peer.relay.core.state import RelaySettings, RelayState
+from peer.relay.core.state.relay_state import RelaySettings, RelayState
 
 _Message = (
     WantReceived
@@ -152,10 +151,10 @@ class RelayCore:
                 forwarding.request_received(self.state, event)
             case CancelReceived():
                 forwarding.cancel_received(self.state, event)
-                pulling.source_cancelled(self.state, event, now)
+                pull.source_cancelled(self.state, event, now)
             case HaveReceived():
                 forwarding.note_theirs(self.state, event)
-                pulling.source_claims(self.state, event, now)
+                pull.source_claims(self.state, event, now)
                 gossip.follow_mention(self.state, event.link, event.key, now)
             case ChunkListReceived():
                 gossip.mentioned(self.state, event.link, event.key)
@@ -166,7 +165,7 @@ class RelayCore:
             case GotReceived():
                 forwarding.got_received(self.state, event)
             case DeclineReceived():
-                pulling.source_declines(self.state, event, now)
+                pull.source_declines(self.state, event, now)
 
     def _apply_link(self, event: _LinkEvent, now: float) -> None:
         match event:
@@ -217,7 +216,7 @@ class RelayCore:
         encodings.retry_failed(state, now)
         encodings.give_up_in_vain(state, now)
         for encoding in state.in_flight():
-            pulling.watch(state, encoding, now)
+            pull.watch(state, encoding, now)
         forwarding.release_stuck(state)
         forwarding.report_to_wanting(state, now)
         forwarding.report_got(state)

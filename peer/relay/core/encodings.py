@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import forwarding, pulling
-from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, GiveUp
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import (
+from peer.relay.core import forwarding
+from peer.relay.core.pulling import pull, sources
+from peer.relay.core.state.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, GiveUp
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import (
     EncodingKnown,
     EncodingUnwanted,
     StoreFailed,
@@ -22,7 +23,7 @@ from peer.relay.core.events import (
     VersionRestored,
     VersionsRemoved,
 )
-from peer.relay.core.state import EncodingState, RelayState, StoreFailure
+from peer.relay.core.state.relay_state import EncodingState, RelayState, StoreFailure
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import KEYFRAME_ID
 
@@ -56,8 +57,8 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
         mark_listed(state, encoding)
     if event.holder in state.links and event.holder != encoding.holder and encoding.in_flight:
         encoding.holder = event.holder
-        pulling.want(state, encoding, state.links[event.holder], now)
-    pulling.watch(state, encoding, now)
+        sources.want(state, encoding, state.links[event.holder], now)
+    pull.watch(state, encoding, now)
 
 
 def _bound(state: RelayState) -> None:
@@ -91,7 +92,7 @@ def abandon(
         again: whether it is received again later, after a failure of the store.
         in_vain: no known source has it, so a newer version has to take its place.
     """
-    pulling.stop(state, encoding, reason)
+    pull.stop(state, encoding, reason)
     forwarding.discard_encoding(state, encoding.key, reason)
     del state.encodings[encoding.key]
     state.do(AbandonVersion(encoding.key, reason, again, in_vain))
@@ -168,7 +169,7 @@ def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
     if not finish_if_complete(state, encoding):
         if found.count:
             forwarding.report_to_neighbours(state, encoding)
-        pulling.watch(state, encoding, now)
+        pull.watch(state, encoding, now)
 
 
 def finish_if_complete(state: RelayState, encoding: EncodingState) -> bool:

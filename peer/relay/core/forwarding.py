@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import (
+from peer.relay.core.catch_up import asked_for
+from peer.relay.core.state.actions import (
     SendAnnouncement,
     SendCancel,
     SendChunk,
@@ -22,10 +23,16 @@ from peer.relay.core.actions import (
     SendGot,
     SendHave,
 )
-from peer.relay.core.catch_up import asked_for
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import CancelReceived, GotReceived, HaveReceived, LinkId, RequestReceived, WantReceived
-from peer.relay.core.state import Account, EncodingState, LinkState, Owned, Push, RelayState
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import (
+    CancelReceived,
+    GotReceived,
+    HaveReceived,
+    LinkId,
+    RequestReceived,
+    WantReceived,
+)
+from peer.relay.core.state.relay_state import Account, EncodingState, LinkState, Owned, Push, RelayState
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
 from rollcast.wire.limits import CREDIT_CHUNKS_MAX
 from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import forwarding
-from peer.relay.core.actions import SendAnnouncement, SendHave, SendWant
-from peer.relay.core.events import AnnouncementReceived, LinkId
-from peer.relay.core.state import KnownVersion, LinkState, RelayState
+from peer.relay.core.state.actions import SendAnnouncement, SendHave, SendWant
+from peer.relay.core.state.events import AnnouncementReceived, LinkId
+from peer.relay.core.state.relay_state import KnownVersion, LinkState, RelayState
 from rollcast.wire.ids import Version
 
 # Versions that are gossiped: the chain of deltas to the newest, for peers that missed a few.

@@ -7,9 +7,10 @@ chunks that the other end had yet to pass on to other roots.
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import forwarding, origin, pulling
-from peer.relay.core.actions import Accuse, CloseLink
-from peer.relay.core.state import LinkState, RelayState
+from peer.relay.core import forwarding, origin
+from peer.relay.core.pulling import pull
+from peer.relay.core.state.actions import Accuse, CloseLink
+from peer.relay.core.state.relay_state import LinkState, RelayState
 from rollcast.wire.ids import ChunkIndex
 
 
@@ -57,6 +58,6 @@ def discard_link(state: RelayState, link: LinkState, now: float) -> None:
     else:
         state.link_to.pop(link.peer_id, None)
     forwarding.release_copies(state, link)
-    pulling.lose_link(state, link.link, now)
+    pull.lose_link(state, link.link, now)
     if link.owned:
         origin.give_again(state, link, now)

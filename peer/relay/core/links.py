@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from peer.relay.core import forwarding, link_loss, origin, pulling
-from peer.relay.core.actions import CloseLink, Warn
-from peer.relay.core.events import DialFailed, HoldersKnown, LinkDown, LinkUp, OfflineChanged, PlanChanged
-from peer.relay.core.state import LinkState, RelayState
+from peer.relay.core import forwarding, link_loss, origin
+from peer.relay.core.pulling import sources
+from peer.relay.core.state.actions import CloseLink, Warn
+from peer.relay.core.state.events import DialFailed, HoldersKnown, LinkDown, LinkUp, OfflineChanged, PlanChanged
+from peer.relay.core.state.relay_state import LinkState, RelayState
 from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
@@ -85,9 +86,9 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         link_loss.discard_link(state, oldest, now)
     forwarding.introduce_all(state, link)
     for encoding in state.in_flight():
-        helps = state.helps(link) or pulling.of_use(state, encoding, link.role)
+        helps = state.helps(link) or sources.of_use(state, encoding, link.role)
         if encoding.awaited == event.peer_id or (encoding.pulling and helps):
-            pulling.want(state, encoding, link, now)
+            sources.want(state, encoding, link, now)
     for encoding in state.encodings.values():
         # A neighbour that was disconnected learns what it need not send, and what it can request here.
         held = encoding.phase == "held" and encoding.announced_at_s
@@ -116,7 +117,7 @@ def dial_failed(state: RelayState, event: DialFailed, now: float) -> None:
     for encoding in state.in_flight():
         if encoding.awaited == event.peer_id:
             encoding.awaited = None
-            pulling.ask_next(state, encoding, now)
+            sources.ask_next(state, encoding, now)
 
 
 def _back_off(state: RelayState, peer_id: PeerId, jitter: float, now: float) -> None:
@@ -132,7 +133,7 @@ def dial_neighbours(state: RelayState, now: float) -> None:
     """Dial the plan's neighbours that are not linked: links stay open between versions, so that none starts cold."""
     for neighbour in state.plan.neighbours:
         if neighbour.peer_id not in state.link_to and not state.penalised(neighbour.peer_id, now):
-            pulling.dial(state, neighbour, now)
+            sources.dial(state, neighbour, now)
     if state.offline:
         _dial_further(state, now)
 
@@ -145,7 +146,7 @@ def _dial_further(state: RelayState, now: float) -> None:
         if missing <= 0:
             return
         if holder.peer_id not in linked and not state.penalised(holder.peer_id, now):
-            missing -= pulling.dial(state, holder, now)
+            missing -= sources.dial(state, holder, now)
 
 
 def watch_dials(state: RelayState, now: float) -> None:

@@ -13,9 +13,9 @@ from collections import deque
 
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import forwarding
-from peer.relay.core.events import BroadcastStarted, CreditReceived, LinkId
-from peer.relay.core.state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
-from peer.relay.core.window import ServiceWindow
+from peer.relay.core.state.events import BroadcastStarted, CreditReceived, LinkId
+from peer.relay.core.state.relay_state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
+from peer.relay.core.state.window import ServiceWindow
 from rollcast.wire.ids import StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 

@@ -8,10 +8,11 @@ requested, and the last one completes the encoding.
 
 from __future__ import annotations
 
-from peer.relay.core import encodings, forwarding, link_loss, origin, pulling
-from peer.relay.core.actions import Verify
-from peer.relay.core.events import ChunkArrived, ChunkCorrupt, ChunkListReceived, ChunkVerified
-from peer.relay.core.state import EncodingState, LinkState, RelayState
+from peer.relay.core import encodings, forwarding, link_loss, origin
+from peer.relay.core.pulling import late, requests
+from peer.relay.core.state.actions import Verify
+from peer.relay.core.state.events import ChunkArrived, ChunkCorrupt, ChunkListReceived, ChunkVerified
+from peer.relay.core.state.relay_state import EncodingState, LinkState, RelayState
 from rollcast.wire.ids import ChunkIndex
 from rollcast.wire.links.frames import NO_STRIPE
 
@@ -60,7 +61,7 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
     if event.stripe == NO_STRIPE:
         forwarding.got_elsewhere(state, encoding, event.index, event.link)
     if encoding.pulling:
-        pulling.pulled(state, encoding, event.link, event.index, now)
+        requests.pulled(state, encoding, event.link, event.index, now)
     if encoding.ending:
         forwarding.report_to_wanting(state, now)
     encodings.finish_if_complete(state, encoding)
@@ -83,7 +84,7 @@ def _pass_on(
     """Note that the sender has the chunk, and forward it if it came on a stripe and not as an answer."""
     state.theirs(link, encoding).add(event.index)
     if event.stripe != NO_STRIPE:
-        pulling.note_arrival(encoding, event.index, now)
+        late.note_arrival(encoding, event.index, now)
         forwarding.forward(state, encoding, event.index, event.stripe, link)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.relay.core.actions import Accuse
+from peer.relay.core.state.actions import Accuse
 from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.nodes.relay import Relay
 from rollcast.sim.nodes.relay_links import RelayHost

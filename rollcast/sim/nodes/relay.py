@@ -15,12 +15,12 @@ from coordinator.shell.peer_sender import plan_message
 from peer.discovery.offline import OFFLINE_AFTER_S
 from peer.links.neighbours import EncodingKey
 from peer.relay.codec import plan_of
-from peer.relay.core import actions, events
 from peer.relay.core.catch_up import spared
-from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.core import RelayCore
-from peer.relay.core.events import LinkId
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state import actions, events
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import LinkId
+from peer.relay.core.state.relay_state import RelaySettings
 from peer.relay.version_book import Acknowledge, Command, Drop, Materialise, Receive, Report, SendToAll, VersionBook
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.sim.kernel.disk import Disk, DiskFull

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
-from peer.relay.core import events
-from peer.relay.core.events import LinkId
+from peer.relay.core.state import events
+from peer.relay.core.state.events import LinkId
 from rollcast.sim.kernel.network import Network, Stream
 from rollcast.sim.kernel.process import Process
 from rollcast.wire.ids import PeerId

@@ -8,7 +8,7 @@ from bench.relays.network import broadcast
 from bench.relays.planned import CoordinatorPlans
 from bench.relays.simulated import SIMULATED, run
 from bench.wan.scenarios import SCENARIOS, Node, fluid_bound, own_bounds_s, site_of
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state.relay_state import RelaySettings
 
 MIB = 1 << 20
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.relay.core.actions import Action, SendChunk, Verify
-from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.core import RelayCore
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import Action, SendChunk, Verify
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import (
     ChunkArrived,
     ChunkListReceived,
     ChunkSent,
@@ -24,7 +24,7 @@ from peer.relay.core.events import (
     Tick,
     VersionRestored,
 )
-from peer.relay.core.state import LinkState, RelaySettings, RelayState
+from peer.relay.core.state.relay_state import LinkState, RelaySettings, RelayState
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, PlanId, StripeId, Version
 from rollcast.wire.links.frames import NO_STRIPE
 

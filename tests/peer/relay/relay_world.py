@@ -19,7 +19,7 @@ from learner.publishing.push import Push
 from peer.config import LinkConfig, PeerConfig
 from peer.links.direct import DirectTransport
 from peer.links.transport import Link, LinkReceiver
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state.relay_state import RelaySettings
 from peer.relay.relay import Relay
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.identity.identity import Identity

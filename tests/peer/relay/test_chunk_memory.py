@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.relay.chunk_memory import ChunkMemory, EarlyChunks
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
 from rollcast.wire.links.frames import ChunkFrame
 from tests.peer.relay.relay_steps import KEY, key_of

@@ -4,8 +4,8 @@ import pytest
 
 from peer.links.neighbours import EncodingKey, Neighbour
 from peer.relay.codec import Message, event_of, key_of, message_of, plan_of
-from peer.relay.core.actions import SendCancel, SendCredit, SendDecline, SendGot, SendHave, SendRequest, SendWant
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import SendCancel, SendCredit, SendDecline, SendGot, SendHave, SendRequest, SendWant
+from peer.relay.core.state.events import (
     CancelReceived,
     CreditReceived,
     DeclineReceived,

@@ -27,7 +27,7 @@ from bench.relays.story import (
 )
 from bench.wan.scenarios import SCENARIOS, Node, fluid_bound
 from peer.relay.core.core import RelayCore
-from peer.relay.core.state import RelaySettings
+from peer.relay.core.state.relay_state import RelaySettings
 from rollcast.sim.kernel.bandwidth import Flow, Frame, Port
 from rollcast.sim.kernel.event_queue import Agenda
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 from peer.links.gate import NetworkGate
 from peer.links.neighbours import EncodingKey
 from peer.links.transport import LinkMeasurement, LinkReceiver
-from peer.relay.core.actions import SendAnnouncement, SendChunk, SendChunkList, SendCredit, SendWant
-from peer.relay.core.events import ChunkSent, LinkId
+from peer.relay.core.state.actions import SendAnnouncement, SendChunk, SendChunkList, SendCredit, SendWant
+from peer.relay.core.state.events import ChunkSent, LinkId
 from peer.relay.link import RelayLink
 from peer.relay.sender import RelaySending
 from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, StripeId, Version

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from peer.config import LinkConfig
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Link, LinkMeasurement
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import EncodingKnown, HaveReceived, LinkId, StoreFailed
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import EncodingKnown, HaveReceived, LinkId, StoreFailed
 from peer.relay.stats import RelayStats, VersionBytes, heat_map, stats_of
 from rollcast.wire.limits import LINK_REPORTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb

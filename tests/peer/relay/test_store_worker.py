@@ -11,8 +11,8 @@ import pytest
 
 from peer.links.neighbours import EncodingKey
 from peer.mirrors.publish import MirrorFolder
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import StoreFailed, StoreReady, VersionFinished, VersionRestored
 from peer.relay.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex

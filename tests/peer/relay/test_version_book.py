@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from peer.relay.version_book import (
     Acknowledge,
     Command,

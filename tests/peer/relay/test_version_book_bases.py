@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from peer.relay.version_book import Acknowledge, Command, Materialise, Receive, Report, SendToAll, VersionBook
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import VerifiedVersion

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import (
     AnnouncementReceived,
     BroadcastStarted,
     ChunkArrived,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from peer.relay.core.actions import Action, ListChunks, SendCancel, SendChunkList, SendHave
 from peer.relay.core.catch_up import spared
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import Action, ListChunks, SendCancel, SendChunkList, SendHave
+from peer.relay.core.state.events import (
     BroadcastStarted,
     CancelReceived,
     HaveReceived,

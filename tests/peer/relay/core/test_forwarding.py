@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay.core.actions import (
+from peer.relay.core.state.actions import (
     SendAnnouncement,
     SendCancel,
     SendChunk,
@@ -18,7 +18,7 @@ from peer.relay.core.actions import (
     SendDecline,
     SendHave,
 )
-from peer.relay.core.events import (
+from peer.relay.core.state.events import (
     CancelReceived,
     ChunkSent,
     EncodingKnown,
@@ -32,7 +32,7 @@ from peer.relay.core.events import (
     VersionsRemoved,
     WantReceived,
 )
-from peer.relay.core.state import LinkState
+from peer.relay.core.state.relay_state import LinkState
 from rollcast.wire.ids import Version
 from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
 from tests.peer.relay.relay_steps import CHUNK_BYTES, KEY, Steps, answer, bitmap, key_of, neighbour, plan, push

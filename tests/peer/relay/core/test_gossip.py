@@ -7,8 +7,8 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay.core.actions import Action, Dial, SendAnnouncement, SendHave, SendWant
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import Action, Dial, SendAnnouncement, SendHave, SendWant
+from peer.relay.core.state.events import (
     AnnouncementReceived,
     DialFailed,
     EncodingKnown,

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.relay.core.actions import Accuse, CloseLink, Dial, SendAnnouncement, SendChunkList, SendHave, SendWant, Warn
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import (
+    Accuse,
+    CloseLink,
+    Dial,
+    SendAnnouncement,
+    SendChunkList,
+    SendHave,
+    SendWant,
+    Warn,
+)
+from peer.relay.core.state.events import (
     ChunkCorrupt,
     DialFailed,
     LinkDown,

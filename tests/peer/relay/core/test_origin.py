@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import Action, SendChunk, SendHave
-from peer.relay.core.events import (
+from peer.relay.core.state.actions import Action, SendChunk, SendHave
+from peer.relay.core.state.events import (
     BroadcastStarted,
     ChunkSent,
     CreditReceived,

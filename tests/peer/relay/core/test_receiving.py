@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core.actions import (
+from peer.relay.core.state.actions import (
     AbandonVersion,
     Accuse,
     Action,
@@ -18,7 +18,7 @@ from peer.relay.core.actions import (
     SendWant,
     Verify,
 )
-from peer.relay.core.events import (
+from peer.relay.core.state.events import (
     AnnouncementReceived,
     CancelReceived,
     ChunkArrived,

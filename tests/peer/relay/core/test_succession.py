@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay.core.actions import Action, SendChunk, SendCredit
-from peer.relay.core.events import BroadcastStarted, CreditReceived, LinkDown, LinkId
+from peer.relay.core.state.actions import Action, SendChunk, SendCredit
+from peer.relay.core.state.events import BroadcastStarted, CreditReceived, LinkDown, LinkId
 from rollcast.wire.ids import PeerId
 from tests.peer.relay.relay_steps import KEY, Steps, neighbour, plan, push
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.window import ServiceWindow, UplinkPace
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.window import ServiceWindow, UplinkPace
 
 
 def work(window: ServiceWindow, chunks: int, per_chunk_s: float, round_trip_s: float, now: float = 0.0) -> float:

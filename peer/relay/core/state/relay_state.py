@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.relay.core.actions import Action
-from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.core.events import LinkId, PlanChanged, Stripe
-from peer.relay.core.window import ServiceWindow, UplinkPace
+from peer.relay.core.state.actions import Action
+from peer.relay.core.state.chunk_set import ChunkSet
+from peer.relay.core.state.events import LinkId, PlanChanged, Stripe
+from peer.relay.core.state.window import ServiceWindow, UplinkPace
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 from rollcast.wire.token_bucket import TokenBucket
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.relay.core.events import LinkId
+from peer.relay.core.state.events import LinkId
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId, Version
 
 
