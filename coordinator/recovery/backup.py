@@ -35,11 +35,12 @@ from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.sql_work import count_batches, insert_epoch
 from coordinator.recovery.authority import FINGERPRINT
 from coordinator.recovery.learner_files import linked, remove_leftovers
+from coordinator.recovery.learner_key import replace_learner_key
 from coordinator.recovery.resume import INCARNATION
 from coordinator.stores.reader import has_url
 from coordinator.stores.sqlite import store_error
 from rollcast.runtime.errors import BackupError
-from rollcast.runtime.run_folder import UP, RunFolder, fsync_folder, no_run, write_json
+from rollcast.runtime.run_folder import UP, RunFolder, fsync_folder, is_of_up, no_run, write_json
 from rollcast.runtime.version import software_version
 from rollcast.wire.ids import Epoch, Step, Version
 
@@ -138,6 +139,8 @@ def restore(
         now_unix_s = time.time() if now_unix_s is None else now_unix_s
         lost_s = None if nothing_lost else now_unix_s - restored.created_unix_s
         epoch = _set_apart(partial / run.ledger.name, lost_s, has_secrets=restored.has_secrets)
+        if not restored.has_secrets and is_of_up(partial):
+            replace_learner_key(RunFolder(partial))
     return restored, epoch
 
 
@@ -262,7 +265,7 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
 def _set_apart(ledger: Path, lost_s: float | None, *, has_secrets: bool) -> RecordEpoch | None:
     """Keep the restored run's ids and versions apart from those that the lost one used after the backup.
 
-    Without its secrets the run gets a new authority.
+    Without its secrets the run gets a new authority (and its learner a new key, if `rollcast up` started it).
     """
     try:
         with closing(sqlite3.connect(ledger)) as connection, connection:

@@ -113,7 +113,7 @@ class Fleet:
         """Write the run folder, the learner's key and each process's resolved configuration."""
         self.folder.prepare()
         self.folder.summary.unlink(missing_ok=True)  # of the part of the run before it was stopped
-        learner_key = Identity.load_or_create(self.folder.secrets / "learner.key").public_key.hex()
+        learner_key = Identity.load_or_create(self.folder.learner_key).public_key.hex()
         write_json(self.folder.config / UP, plain_values(self.config), mode=0o600)
         join = self.config.coordinator.join
         joining = join.model_copy(update={"peers_max": join.peers_max + self.config.peers})  # own peers use up nothing
@@ -128,7 +128,7 @@ class Fleet:
             update={
                 # This run has the processes that are started here, also in a job of a launcher that started several.
                 "distributed": distributed.model_copy(update={"processes": max(1, distributed.processes)}),
-                "identity_file": self.folder.secrets / "learner.key",
+                "identity_file": self.folder.learner_key,
                 "invite_file": self._invite("learner"),
                 "run_folder": self.folder.root,
                 "compilation_cache": self.config.learner.compilation_cache or self._compilation_cache,

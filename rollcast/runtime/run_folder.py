@@ -37,6 +37,11 @@ class RunFolder:
         return self.root / "secrets"
 
     @property
+    def learner_key(self) -> Path:
+        """The key with which the learner signs versions, in a run that `rollcast up` started."""
+        return self.secrets / "learner.key"
+
+    @property
     def authority(self) -> Path:
         """Certificate (PEM) of the run CA, for clients that must trust the coordinator's certificate."""
         return self.root / "ca.pem"

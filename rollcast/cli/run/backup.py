@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from coordinator.recovery.backup import BackedUp, Progress
 
 _REPORT_EVERY_S = 0.5
+_WITHOUT_SECRETS = "The backup has no secrets. All machines must join again with new invites."
+_WITHOUT_SECRETS_OF_UP = (
+    "The backup has no secrets. The run gets a new authority when it goes on, and its learner has a new key, with which"
+    " its versions have been signed again. The processes that `rollcast up` starts join by themselves; other machines"
+    " must join again with new invites (`rollcast invite`)."
+)
 
 
 def backup(
@@ -39,7 +45,8 @@ def backup(
         Folder for the backup, which must not exist yet. It will contain the run's keys: keep it as safe as the run
         folder.
     without_secrets
-        Leave out the run's CA and invites. All machines must join again after such a backup is restored.
+        Leave out the run's CA, its invites, and the learner's key of a run of `rollcast up`. After such a backup is
+        restored, the learner signs with a new key and all machines must join again.
     json_output
         Print one JSON object.
     """
@@ -84,7 +91,7 @@ def restore(
     _show(made, run_folder, "restored to", json_output)
     print("\n".join(_continuation(run_folder, run_config(run_folder).run.steps, epoch)), file=sys.stderr)
     if not made.has_secrets:
-        print("The backup has no secrets. All machines must join again with new invites.", file=sys.stderr)
+        print(_WITHOUT_SECRETS_OF_UP if is_of_up(run_folder) else _WITHOUT_SECRETS, file=sys.stderr)
     return 0
 
 

@@ -240,6 +240,15 @@ def sign_version(
     return announcement
 
 
+def sign_again(announcement: pb.VersionAnnouncement, identity: Identity) -> pb.VersionAnnouncement:
+    """Return an announcement of the same record, manifests and base, signed with another key."""
+    return pb.VersionAnnouncement(
+        record=identity.sign(RECORD_DOMAIN, announcement.record.payload),
+        manifests=[identity.sign(MANIFEST_DOMAIN, signed.payload) for signed in announcement.manifests],
+        base=sign_again(announcement.base, identity) if announcement.HasField("base") else None,
+    )
+
+
 def verify_announcement(
     announcement: pb.VersionAnnouncement, *, run_id: RunId, learner_public_key: bytes
 ) -> VerifiedVersion:

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import re
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +19,18 @@ from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.store import StoryEntry
 from coordinator.recovery import learner_files
 from coordinator.recovery.backup import BackedUp, back_up, restore
+from coordinator.recovery.learner_key import replace_learner_key
 from coordinator.recovery.resume import INCARNATION
 from coordinator.stores.sqlite import Ledger
 from rollcast.cli.main import app
 from rollcast.runtime.errors import BackupError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
-from rollcast.wire.ids import RolloutId
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import Epoch, RolloutId, RunId, Version
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.versions.records import verify_announcement
+from tests.coordinator.running import version
 from tests.coordinator.stored_work import attempt, group, rollout, score, store_rollout
 
 
@@ -239,3 +246,43 @@ def test_a_backup_removes_what_killed_ones_left(run: RunFolder, tmp_path: Path) 
     backed_up(run, tmp_path / "copy")
     assert [folder for folder in left if folder.exists()] == []
     assert [folder for folder in kept if not folder.exists()] == []
+
+
+@pytest.mark.parametrize("of_up", [True, False])
+async def test_without_its_secrets_a_run_of_up_has_its_versions_signed_with_a_new_key(
+    run: RunFolder, tmp_path: Path, of_up: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Identity.load_or_create(run.learner_key)
+    removed, announced = version("run-1", old), version("run-1", old, 3)
+    ledger = Ledger.open(run.ledger)
+    await ledger.record_version(Epoch(0), Version(3), announced.SerializeToString())
+    await ledger.close()
+    for name, one in (("000000000000.record", removed), ("000000000003.version", announced)):
+        (run.versions / name).write_bytes(one.SerializeToString())
+    (run.checkpoints / "3.json").write_text("{}")
+    if of_up:
+        (run.config / "up.json").write_text("{}")
+    backed_up(run, tmp_path / "backup", with_secrets=False)
+    again = RunFolder(tmp_path / "again")
+    assert app(["restore", str(tmp_path / "backup"), str(again.root)], result_action="return_value") == 0
+    key = Identity.load(again.learner_key) if of_up else old
+    assert (key.public_key != old.public_key) is of_up
+    assert again.learner_key.exists() is of_up, "elsewhere the learner has its key"
+    assert ("has a new key" in capsys.readouterr().err) is of_up
+    ledger = Ledger.open(again.ledger)
+    stored = await ledger.newest_version()
+    assert stored is not None
+    with pytest.raises(sqlite3.IntegrityError, match="never changed"), closing(sqlite3.connect(again.ledger)) as other:
+        other.execute("UPDATE versions SET announcement = x'00'")
+    await ledger.close()
+    files = [(again.versions / name).read_bytes() for name in ("000000000000.record", "000000000003.version")]
+    for before, after in zip((announced, removed, announced), (stored.announcement, *files), strict=True):
+        found = pb.VersionAnnouncement.FromString(after)
+        verify_announcement(found, run_id=RunId("run-1"), learner_public_key=key.public_key)
+        assert found.record.payload == before.record.payload
+
+
+def test_an_unreadable_version_is_named(run: RunFolder, tmp_path: Path) -> None:
+    (run.versions / "000000000003.version").write_bytes(b"\xff")
+    with pytest.raises(BackupError, match=r"a version in .*3\.version cannot be read"):
+        replace_learner_key(run)

@@ -25,6 +25,7 @@ from rollcast.wire.versions.records import (
     VerifiedVersion,
     delta_manifest,
     keyframe_manifest,
+    sign_again,
     sign_version,
     state_hash,
     verify_announcement,
@@ -335,6 +336,20 @@ def test_bases_with_one_fault_are_refused(attack: str) -> None:
     with pytest.raises(MalformedMessage):
         BASE_ATTACKS[attack]()
     verify(with_base(BASE.announcement, NAMED))
+
+
+def test_another_key_signs_the_same_version_and_its_base_again() -> None:
+    verified, other = a_version(STATE, IDENTITY, 5, base=BASE)[0], Identity.generate()
+    again = sign_again(verified.announcement, other)
+    found = verify_announcement(again, run_id=RUN_ID, learner_public_key=other.public_key)
+    assert (found.record, found.manifests, found.record_hash) == (
+        verified.record,
+        verified.manifests,
+        verified.record_hash,
+    )
+    assert sign_again(again, IDENTITY) == verified.announcement
+    with pytest.raises(WrongKey):
+        verify(again)
 
 
 def test_no_delta_leads_from_a_base_to_its_adapters() -> None:
