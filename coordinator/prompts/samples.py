@@ -128,7 +128,7 @@ def _no_samples(folder: RunFolder, name: str, version: int | None, kept: Sequenc
         cause = "no evaluation has been scored yet"
         fix = "evaluate at intervals (learner.evaluation.every_steps) or with `rollcast eval`, or pass --set training"
     elif name and name not in sets:
-        cause = f"there are samples of {', '.join(sets)}, and of rollouts of training"
+        cause = f"there are samples of {', '.join(sets)}, and rollouts of training"
         fix = f"pass --set with one of them: {', '.join((*sets, TRAINING))}"
     else:
         versions = sorted({number for number, of in kept if name in ("", of)})

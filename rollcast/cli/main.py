@@ -99,11 +99,12 @@ _COMMANDS = {
         "identity": ("peer.identity:identity", "Show an identity file; create it if it is missing."),
     },
 }
-_OWN_FLAGS: dict[str, dict[str, Any]] = {"export": {"version_flags": ()}}  # its own --version is one of the policy
+#: Commands whose --version is one of the policy.
+_OWN_VERSION = ("export", "samples")
 for _place, (_heading, _commands) in enumerate(_COMMANDS.items()):
     _group = Group(_heading, sort_key=_place)
     for _name, (_function, _help) in _commands.items():
-        _flags = _OWN_FLAGS.get(_name, {})
+        _flags: dict[str, Any] = {"version_flags": ()} if _name in _OWN_VERSION else {}
         app.command(f"rollcast.cli.{_function}", name=_name, help=_help, group=_group, **_flags)
 app.register_install_completion_command()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.cli.main import app
 from rollcast.cli.run import samples as command
 from tests.coordinator.prompts.stored_run import TOKENIZER, stored_run
 
@@ -43,3 +44,11 @@ async def test_a_line_of_json_has_the_agent_and_the_whole_conversation(
     assert one["agent"] == "buyer"
     assert one["completion"] == "\n".join(turn["text"] for turn in one["turns"])
     assert "token_ids" not in one["turns"][0]
+
+
+async def test_a_version_is_one_of_the_policy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("samples", str(run), "--set", "training", "--version", "9")
+    assert app(arguments, exit_on_error=False, result_action="return_value") == 0
+    shown = capsys.readouterr().out
+    assert "sum:4 #0 buyer, training, version 9" in shown
+    assert "version 2" not in shown

@@ -44,7 +44,7 @@ async def test_what_has_samples_is_named_where_they_are_missing(tmp_path: Path) 
         await book.keep(sample(version, name=name))
     with pytest.raises(RunFolderError, match="no samples of other in") as caught:
         evaluated(folder, "other")
-    assert caught.value.cause == "there are samples of hard, held_out, and of rollouts of training"
+    assert caught.value.cause == "there are samples of hard, held_out, and rollouts of training"
     assert caught.value.fix == "pass --set with one of them: hard, held_out, training"
     with pytest.raises(RunFolderError, match="no samples of hard at version 5") as caught:
         evaluated(folder, "hard", 5)
