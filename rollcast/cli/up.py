@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -239,7 +240,10 @@ def _report(folder: RunFolder, console: Console, *, json_output: bool) -> None:
 
 def own_command() -> str:
     """Return how this command is called in this shell."""
-    return "rollcast" if shutil.which("rollcast") else sys.argv[0]
+    if shutil.which("rollcast"):
+        return "rollcast"
+    program = Path(sys.argv[0])
+    return f"{shlex.quote(sys.executable)} -m rollcast.cli.main" if program.suffix == ".py" else str(program)
 
 
 def next_commands(summary: Mapping[str, Any]) -> list[str]:

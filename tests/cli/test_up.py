@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def test_a_finished_run_names_commands_that_exist(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(up.shutil, "which", lambda command: None)
     monkeypatch.setattr(up.sys, "argv", [".venv/bin/rollcast", "up"])
     assert all(line.split()[0] == ".venv/bin/rollcast" for line in up.next_commands({"step": 3, "version": 2}))
+    monkeypatch.setattr(up.sys, "argv", ["/clone/rollcast/cli/main.py", "up"])
+    assert up.own_command() == f"{sys.executable} -m rollcast.cli.main", "a module's file is no program"
 
 
 @pytest.mark.parametrize(
