@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from learner.objective.config import ObjectiveConfig
-from rollcast.policy.config import LoraConfig, ModelConfig
-from rollcast.policy.sizing.memory import OptimiserName, StateDtype
+from rollcast.policy.config import LoraConfig, ModelConfig, OptimiserName, StateDtype
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 BehaviourSource = Literal["recompute", "reported"]
 

@@ -54,7 +54,8 @@ from rollcast.wire.donor_end import remove_end, write_end
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import at_version_swap_from_pb, lease_from_pb, sampling_from_pb
+from rollcast.wire.rollouts import lease_from_pb, sampling_from_pb
+from rollcast.wire.version_swap import at_version_swap_from_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.records import VerifiedVersion
 from rollcast.wire.versions.stored_encoding import StoredEncoding

@@ -16,8 +16,7 @@ from typing import Any, get_args
 
 from bench.ahead.accelerators import ACCELERATORS, devices_of
 from bench.ahead.whole_step import Program, step_programs
-from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.memory import OptimiserName
+from rollcast.policy.config import ModelConfig, OptimiserName
 
 
 def main(arguments: list[str] | None = None) -> None:

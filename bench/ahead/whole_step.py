@@ -18,10 +18,9 @@ from learner.training.mesh import make_mesh, rows_sharding
 from learner.training.micro_batches import forward_of
 from learner.training.programs import Factors, Programs
 from rollcast.policy.attention import Device, kernel_for
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, OptimiserName
 from rollcast.policy.mesh import params_shardings
 from rollcast.policy.params import abstract_params, abstract_snapshot
-from rollcast.policy.sizing.memory import OptimiserName
 from rollcast.policy.snapshot import frozen_bits
 from rollcast.policy.stacking import stacked
 

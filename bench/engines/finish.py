@@ -23,7 +23,8 @@ from rollcast.policy.config import LoraConfig, ModelConfig, adapted
 from rollcast.policy.lora import adapter_specs, initial_adapters
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze
-from rollcast.wire.rollouts import AtVersionSwap, Sampling
+from rollcast.wire.rollouts import Sampling
+from rollcast.wire.version_swap import AtVersionSwap
 from rollcast.wire.versions.records import BaseRef
 
 ROWS, PROMPT_TOKENS, RANK = 16, 16, 8

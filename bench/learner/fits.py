@@ -29,9 +29,9 @@ from typing import Any, get_args
 
 from bench.ahead.accelerators import ACCELERATORS, Accelerators, printed_by, why_not
 from bench.machine import Outcome
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, OptimiserName
 from rollcast.policy.sizing.hardware import GIB
-from rollcast.policy.sizing.memory import Estimate, OptimiserName, PeerShape, peer_memory
+from rollcast.policy.sizing.memory import Estimate, PeerShape, peer_memory
 
 MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b")
 LARGEST = "qwen3-32b"

@@ -23,7 +23,7 @@ from capacity.inputs.calibration import Calibration, Links, calibrate
 from capacity.inputs.run_records import RunRecords, read_run
 from capacity.predict.prediction import Prediction, predict
 from rollcast.cli.processes import Fleet
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 _UPLINK_MBIT_S, _ORIGIN_MBIT_S = 1.0, 2.0
 _BYTES = 1e6 / 8.0  # per second, of 1 Mbit/s

@@ -21,7 +21,7 @@ from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 _GENERATION_S_MAX = 86_400.0  # longer than any benchmark
 

@@ -21,7 +21,7 @@ from capacity.model.broadcast_bound import broadcast_seconds
 from capacity.model.demand import Conduct, Demand
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed, Worker
-from rollcast.wire.rollouts import at_version_swap_from_pb
+from rollcast.wire.version_swap import at_version_swap_from_pb
 
 _ROLLOUTS_MIN = 5  # a peer with fewer rollouts gets no speed: their mean would be mostly noise
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)  # standard error of a median / that of the mean, of a normal quantity

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from capacity.model.roofline import Weights
 from capacity.model.topologies import Shape, Topology
 from rollcast.runtime.config import ConfigModel
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 Encoding = Literal["keyframe", "delta"]
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from capacity.catalogue.gpus import gpu_named
 from capacity.inputs.pool_rows import PoolRow
-from capacity.model.workers import WORKER_ID
+from capacity.model.workers import PATH, WORKER_ID
 
-PATH = re.compile(r"[A-Za-z0-9_./~+-]+")
 _USER = r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?"
 _PORT = r"(?::(?P<port>[1-9][0-9]{0,4}))?"
 _NAME_OR_V4 = re.compile(rf"{_USER}(?P<host>[A-Za-z0-9][A-Za-z0-9._-]{{0,253}}){_PORT}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from capacity.model.topologies import Topology
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 NOTICE_S = 0.07  # seconds of a round trip over two access links of homes, with a sync to disk
 HASH_S = 0.1  # seconds of a learner's work on a version besides the push

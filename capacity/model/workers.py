@@ -15,6 +15,8 @@ from capacity.model.units import SECONDS_PER_HOUR
 #: Name of a worker that a provider can start. It has no dot, so that a tag can be taken apart, and lower case, so that
 #: it can be a cluster's name.
 WORKER_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
+#: Path of a program or folder on a machine that a provider starts workers on.
+PATH = re.compile(r"[A-Za-z0-9_./~+-]+")
 
 
 def lost_share(preemptions_per_hour: float, lost_work_s: float, restart_s: float = 0.0) -> float:

@@ -14,8 +14,6 @@ import ctypes
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import hstack
 
 from capacity.planner.columns import Ints, Mask
 from capacity.planner.linear import Relaxation
@@ -82,6 +80,9 @@ def best_in_core(relaxation: Relaxation, chosen: Mask, time_limit_s: float, gap:
     Args:
         gap: relative distance from the core's optimum at which the solver may stop.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes a while to load: see capacity.planner.linear
+    from scipy.sparse import hstack
+
     matrix, core = matrix_of(relaxation.programme), core_of(relaxation, chosen)
     others = chosen.copy()
     others[core] = False

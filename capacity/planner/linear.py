@@ -4,6 +4,8 @@ The method is sifting: a linear programme over the columns that look best, the o
 would improve it added, until none does. Source: Bixby, Gregory, Lustig, Marsten, Shanno, "Very large-scale linear
 programming: a case study in combining interior point and simplex methods" (1992), section 3. The bound is computed from
 the duals by weak duality over all columns, so that it holds whatever the solver's tolerances are.
+
+scipy takes half a second to load, so it is imported where it solves: commands have said by then that they plan.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import hstack
 
 from capacity.planner.columns import Floats, Ints
 from capacity.planner.lagrangian import Prices, best_prices, reduced_at
@@ -187,6 +187,9 @@ def _solve(matrix: Matrix, working: Ints) -> tuple[Floats, Floats] | None:
 
     Should the solver fail, all workers and duals of 0 are returned: their bound holds, though it says little.
     """
+    from scipy.optimize import linprog
+    from scipy.sparse import hstack
+
     found = linprog(
         np.concatenate([matrix.cost[working], matrix.extra_cost]),
         A_ub=hstack([matrix.workers[:, working], matrix.extra], format="csc"),

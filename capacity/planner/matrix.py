@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_matrix, csc_matrix
 
 from capacity.planner.columns import Floats
 from capacity.planner.programme import Programme
@@ -83,7 +82,7 @@ def matrix_of(programme: Programme) -> Matrix:
     return Matrix(
         programme=programme,
         workers=_stacked(builder.workers, (rows, every.size)),
-        extra=csc_matrix(coo_matrix((value, (number, place)), shape=(rows, columns))),
+        extra=_sparse(value, number, place, (rows, columns)),
         limit=np.array(builder.limit),
         unit=np.array(builder.unit),
         keys=tuple(builder.keys),
@@ -99,6 +98,12 @@ def _stacked(rows: list[tuple[int, Any, Any]], shape: tuple[int, int]) -> Sparse
     number = np.concatenate([np.full(len(places), row) for row, places, _ in rows])
     place = np.concatenate([places for _, places, _ in rows])
     value = np.concatenate([values for _, _, values in rows])
+    return _sparse(value, number, place, shape)
+
+
+def _sparse(value: Any, number: Any, place: Any, shape: tuple[int, int]) -> Sparse:
+    from scipy.sparse import coo_matrix, csc_matrix  # takes a while to load: see capacity.planner.linear
+
     return csc_matrix(coo_matrix((value, (number, place)), shape=shape))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from capacity.inputs.pool_starts import PATH
+from capacity.model.workers import PATH
 from rollcast.runtime.config import ConfigModel
 
 SystemdUse = Literal["auto", "always", "never"]

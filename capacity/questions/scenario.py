@@ -23,7 +23,7 @@ from capacity.questions.central_machines import CentralMachines, central_machine
 from capacity.questions.plan_json import Inputs
 from capacity.questions.scenario_assumptions import assumptions_of
 from rollcast.runtime.errors import ConfigError, PoolError
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 LENGTH_QUANTILES = 400
 """Quantiles that stand for the lengths of rollouts in predictions and simulations."""

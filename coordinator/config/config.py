@@ -32,8 +32,8 @@ from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 from rollcast.wire.joining.invite import QUOTA_DEFAULT
 from rollcast.wire.joining.release import SHA256_PATTERN, URL_PATTERN, VERSION_PATTERN, Release
-from rollcast.wire.rollouts import AtVersionSwap
 from rollcast.wire.text.tokenizer import UNKNOWN
+from rollcast.wire.version_swap import AtVersionSwap
 
 StopString = Annotated[str, Field(min_length=1, max_length=limits.STOP_STRING_LENGTH_MAX)]
 

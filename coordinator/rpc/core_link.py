@@ -22,8 +22,9 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.rollouts import AtVersionSwap, Rollout
+from rollcast.wire.rollouts import Rollout
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.version_swap import AtVersionSwap
 
 log = structlog.get_logger()
 

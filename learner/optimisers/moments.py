@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rollcast.policy.sizing.memory import StateDtype
+from rollcast.policy.config import StateDtype
 
 BLOCK = 256
 """The most elements that share a scale; the largest divisor of the last axis up to this is used."""

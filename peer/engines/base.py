@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.rollouts import AtVersionSwap, FinishReason, Sampling
+from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode
+from rollcast.wire.version_swap import AtVersionSwap
 from rollcast.wire.versions.records import VersionRecord
 
 

@@ -29,7 +29,8 @@ from rollcast.policy.sizing.memory import PeerShape, peer_memory
 from rollcast.policy.snapshot import views
 from rollcast.runtime.errors import ConfigError, CorruptChunk
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import AtVersionSwap, Sampling
+from rollcast.wire.rollouts import Sampling
+from rollcast.wire.version_swap import AtVersionSwap
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16

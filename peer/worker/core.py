@@ -51,7 +51,8 @@ from peer.worker.spool import Spool, counted
 from peer.worker.status import GenerationSpeed, PeerState, Receiving, WorkerStatus
 from peer.worker.version_swap import VersionSwap
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import AtVersionSwap, LeaseGrant, Rollout
+from rollcast.wire.rollouts import LeaseGrant, Rollout
+from rollcast.wire.version_swap import AtVersionSwap
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is unreachable

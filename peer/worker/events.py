@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.wire.ids import Epoch, LeaseId, Version
-from rollcast.wire.rollouts import (
-    AtVersionSwap,
-    FinishReason,
-    LeaseGrant,
-    PartialRollout,
-    Rollout,
-    Segment,
-    Slot,
-)
+from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
+from rollcast.wire.version_swap import AtVersionSwap
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,19 +9,18 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, RunFolderError, RunOver, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, is_of_up, no_run
 from rollcast.web.headers import RUN_HEADER
-from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.joining.error_json import error_from_json
-from rollcast.wire.joining.pinned_http import json_object, read_bounded
+
+if TYPE_CHECKING:
+    import aiohttp  # elsewhere where it is used, because commands that only name a coordinator need not wait for it
 
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_VARIABLE = "ROLLCAST_TOKEN"
@@ -100,6 +99,8 @@ class Target:
                 raise ConfigError(f"cannot use the CA certificate {self.ca_file}", cause=str(error)) from None
         if self.url:
             return ssl.create_default_context()
+        from rollcast.wire.identity.tls import RunCA
+
         authority = RunCA.load(RunFolder(self.run_folder).secrets)
         return ssl.create_default_context(cadata=authority.certificate_pem.decode("ascii"))
 
@@ -217,6 +218,10 @@ async def _answer(
     values: Mapping[str, Any] | None,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, Any]:
+    import aiohttp
+
+    from rollcast.wire.joining.pinned_http import json_object, read_bounded
+
     url = f"{target.http_url()}{path}"
     tls = target.trust() if url.startswith("https:") else True
     try:
@@ -255,6 +260,7 @@ async def _answer(
 
 def post_sync(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
     """Post an act from a command without an event loop; see post."""
+    import aiohttp
 
     async def run() -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:
@@ -265,6 +271,7 @@ def post_sync(target: Target, path: str, values: Mapping[str, Any], *, timeout_s
 
 def fetch_sync(target: Target, path: str) -> dict[str, Any]:
     """Return the JSON object at ``path`` to a command without an event loop; see fetch."""
+    import aiohttp
 
     async def run() -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:

@@ -27,7 +27,6 @@ from rollcast.runtime.process import processor_time_s
 from rollcast.runtime.run_folder import UP, RunFolder, point_latest, write_atomically, write_json
 from rollcast.runtime.start_deadline import StartDeadline
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.identity.identity import Identity
 
 if TYPE_CHECKING:
     from rollcast.cli.up_config import UpConfig
@@ -113,6 +112,8 @@ class Fleet:
         """Write the run folder, the learner's key and each process's resolved configuration."""
         self.folder.prepare()
         self.folder.summary.unlink(missing_ok=True)  # of the part of the run before it was stopped
+        from rollcast.wire.identity.identity import Identity  # imports cryptography: not before a run starts
+
         learner_key = Identity.load_or_create(self.folder.learner_key).public_key.hex()
         write_json(self.folder.config / UP, plain_values(self.config), mode=0o600)
         join = self.config.coordinator.join

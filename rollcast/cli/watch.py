@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
-
-import aiohttp
+from typing import TYPE_CHECKING, Any
 
 from rollcast.cli.coordinator_api import Target, fetch
 from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import aiohttp
 
 #: Called with the coordinator's status and the exit statuses of the processes that have ended.
 OnStatus = Callable[[Mapping[str, Any], Mapping[str, int]], None]
@@ -54,6 +55,8 @@ async def run_fleet(
 
 
 async def _follow(fleet: Fleet, on_status: OnStatus, stop: asyncio.Event) -> bool:
+    import aiohttp  # takes a while, and `rollcast up --dry-run` does not need it
+
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         while not stop.is_set():
             fleet.check()

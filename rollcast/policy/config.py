@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.errors import ConfigError, MalformedMessage
-from rollcast.wire.routes import RouteShape
-from rollcast.wire.versions.records import VersionRecord
 
+if TYPE_CHECKING:  # these import numpy and more, which commands that only read a configuration do not need
+    from rollcast.wire.routes import RouteShape
+    from rollcast.wire.versions.records import VersionRecord
+
+StateDtype = Literal["float32", "bfloat16", "int8"]
+"""Dtypes of the optimiser's moments."""
+OptimiserName = Literal["adamw", "muon"]
 EXPERTS_MAX = 1024
 """The most experts of a layer."""
 
@@ -235,6 +240,8 @@ class ModelConfig(ConfigModel):
     @property
     def route_shape(self) -> RouteShape:
         """Return the shape of the record of a token's experts, which is empty if the layers are dense."""
+        from rollcast.wire.routes import RouteShape
+
         return RouteShape(self.layers, self.experts, self.experts_per_token)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from rollcast.policy.config import ModelConfig
@@ -33,6 +34,7 @@ def is_packable_kernel(name: str) -> bool:
     return is_hidden_kernel(name) and ".expert_" not in name
 
 
+@functools.lru_cache(maxsize=64)
 def parameter_count(config: ModelConfig) -> int:
     """Return the count of numbers in all parameters."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())

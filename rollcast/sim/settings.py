@@ -10,7 +10,7 @@ from typing import Literal
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.staleness.policy import LatePolicy, PacingRule
 from rollcast.sim.kernel.network import Line, Weather
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 HOME = Line()
 SERVER = Line(up_bytes_s=1.25e8, down_bytes_s=1.25e8, delay_s=0.005)

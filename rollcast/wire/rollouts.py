@@ -26,12 +26,6 @@ PREFIX_DIGEST_BYTES = 16
 _LOGPROB_BYTES = 4  # packed
 _BESIDE_LOGPROBS = [name for name in pb.Segment.DESCRIPTOR.fields_by_name if name != "reported_logprobs"]
 
-#: What a peer's running rollouts do when it swaps to a newer version. "finish": they end under the old one.
-#: "continue": they go on under the new one, which reads all their tokens so far again. "keep": they go on under it from
-#: the keys and values that older versions left, so that nothing is read again.
-AtVersionSwap = Literal["finish", "continue", "keep"]
-AT_VERSION_SWAP: tuple[AtVersionSwap, ...] = ("finish", "continue", "keep")
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -363,18 +357,6 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
         position=message.position,
         segments=_segments(message.segments),
     )
-
-
-def at_version_swap_from_pb(value: str) -> AtVersionSwap:
-    """Convert what a message says about running rollouts at a swap; empty means "finish".
-
-    Raises:
-        MalformedMessage: the word is unknown.
-    """
-    found = next((word for word in AT_VERSION_SWAP if word == (value or "finish")), None)
-    require(found is not None, "unknown word for what rollouts do at a version swap")
-    assert found is not None
-    return found
 
 
 def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: RouteShape | None = None) -> Segment:

@@ -131,6 +131,14 @@ def test_help_of_a_command_imports_nothing_slow(command: str) -> None:
     assert not {slow for slow in SLOW if any(one == slow or one.startswith(f"{slow}.") for one in imported)}
 
 
+@pytest.mark.parametrize("command", [f"up {CONFIGS}/local.toml --dry-run", "config show --role up"])
+def test_a_configuration_is_read_without_what_only_a_run_needs(command: str) -> None:
+    result = rollcast(*command.split(), PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "coordinator.config.config" in imported
+    assert imported.isdisjoint({"numpy", "aiohttp", "cryptography", "google.protobuf", "ml_dtypes", "blake3", "jax"})
+
+
 def test_memory_is_estimated_without_jax() -> None:
     """Only a model's config.json is read."""
     result = rollcast("plan-memory", str(CONFIGS / "qwen3-4b-math.toml"), PYTHONPROFILEIMPORTTIME="1")

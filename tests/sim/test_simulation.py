@@ -22,7 +22,7 @@ from rollcast.sim.mutants.planting import planted
 from rollcast.sim.scenario import priced, realistic, standard
 from rollcast.sim.settings import RESUME_S, FleetSettings, Lengths
 from rollcast.sim.simulation import Outcome, simulate, simulate_standard
-from rollcast.wire.rollouts import AtVersionSwap
+from rollcast.wire.version_swap import AtVersionSwap
 
 #: Seeds that found bugs with earlier mixes of faults, and some more.
 SEEDS = (6, 15, 53, 148, 200, 293)

@@ -30,8 +30,9 @@ from peer.engines.sglang.version_folders import VersionFolders
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import AtVersionSwap, FinishReason
+from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
+from rollcast.wire.version_swap import AtVersionSwap
 from rollcast.wire.versions.records import state_hash
 
 _ATTEMPTS = 3  # of a slice whose answers are of other weights

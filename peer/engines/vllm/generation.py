@@ -18,8 +18,9 @@ from peer.engines.vllm.server.frames import Frame
 from peer.engines.vllm.server.llm import ADAPTERS_AT_ONCE
 from peer.engines.vllm.supervisor import SILENCE_TIMEOUT_S
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.rollouts import AtVersionSwap, FinishReason
+from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import StopStrings, stop_strings
+from rollcast.wire.version_swap import AtVersionSwap
 
 if TYPE_CHECKING:
     from peer.engines.vllm.engine import VllmEngine

@@ -16,8 +16,9 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampling.decoding import Controls, stop_row
 from rollcast.policy.sampling.kv_cache import Pages
 from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
-from rollcast.wire.rollouts import AtVersionSwap, FinishReason, Sampling
+from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
+from rollcast.wire.version_swap import AtVersionSwap
 
 #: Routes of some tokens, [tokens, layers, experts_per_token]; see rollcast.wire.routes.
 Routes = np.ndarray[Any, Any]

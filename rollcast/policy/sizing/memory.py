@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from rollcast.policy.config import PACKED_BLOCK, ModelConfig
+from rollcast.policy.config import PACKED_BLOCK, ModelConfig, OptimiserName, StateDtype
 from rollcast.policy.lora import adapter_shapes, is_adapter, version_shapes
 from rollcast.policy.shapes import (
     Shapes,
@@ -24,8 +23,6 @@ from rollcast.policy.shapes import (
 )
 
 Bytes = dict[str, int]  # bytes by component
-StateDtype = Literal["float32", "bfloat16", "int8"]
-OptimiserName = Literal["adamw", "muon"]
 
 ACTIVATION_MARGIN = 0.25
 """Largest relative error of the activation estimate against XLA's own report on a CPU."""

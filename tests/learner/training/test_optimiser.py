@@ -17,8 +17,8 @@ from learner.optimisers.moments import stored
 from learner.training import optimiser
 from learner.training.mesh import make_mesh
 from learner.training.optimiser import Updates, updates
+from rollcast.policy.config import StateDtype
 from rollcast.policy.params import Params
-from rollcast.policy.sizing.memory import StateDtype
 from rollcast.policy.stacking import Layers, stacked
 from tests.compiling import printed_on_eight_devices
 

@@ -10,8 +10,9 @@ from blake3 import blake3
 from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp, check_requests
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import AtVersionSwap, FinishReason
+from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import Decode, stop_strings
+from rollcast.wire.version_swap import AtVersionSwap
 from rollcast.wire.versions.records import VersionRecord, state_hash
 
 VOCABULARY = 32

@@ -24,7 +24,8 @@ from peer.worker.events import (
     VersionVerified,
 )
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import AT_VERSION_SWAP, AtVersionSwap, LeaseGrant
+from rollcast.wire.rollouts import LeaseGrant
+from rollcast.wire.version_swap import AT_VERSION_SWAP, AtVersionSwap
 from tests.peer.worker.worker_samples import begun, finished, grant, key, put_version, ready_core, work
 
 

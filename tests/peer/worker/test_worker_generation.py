@@ -33,7 +33,8 @@ from peer.worker.events import (
 from peer.worker.pacing import PARTIALS_AT_ONCE_MAX
 from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import AtVersionSwap, FinishReason
+from rollcast.wire.rollouts import FinishReason
+from rollcast.wire.version_swap import AtVersionSwap
 from tests.peer.worker.worker_samples import (
     SLICE,
     accept,

@@ -40,7 +40,8 @@ from peer.worker.events import (
 )
 from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import AT_VERSION_SWAP, AtVersionSwap, Rollout
+from rollcast.wire.rollouts import Rollout
+from rollcast.wire.version_swap import AT_VERSION_SWAP, AtVersionSwap
 from tests.peer.worker.worker_samples import drawn, grant, key, segment
 
 Slot = tuple[int, int]
