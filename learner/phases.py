@@ -31,12 +31,14 @@ def run_warm_start(
     row_tokens: int,
     has_flawed_teacher: bool,
     stop: threading.Event,
+    account: Callable[[], None] = lambda: None,
 ) -> None:
     """Warm start the trainer and report progress.
 
     Args:
         row_tokens: length of a padded row in tokens.
         has_flawed_teacher: whether the task has one; without it there is no stage 2.
+        account: called before each report, to account for the wall time until then.
 
     Raises:
         Stopped: the process is to stop.
@@ -44,7 +46,7 @@ def run_warm_start(
     settings = config.warm_start
     if not has_flawed_teacher:
         settings = settings.model_copy(update={"flawed_steps": 0})
-    progress = _WarmStartProgress(settings, fetch, held_out, reporter, stop)
+    progress = _WarmStartProgress(settings, fetch, held_out, reporter, stop, account)
     figures = warm_start(
         trainer,
         settings,
@@ -73,12 +75,14 @@ class _WarmStartProgress:
         held_out: HeldOut,
         reporter: StatusReporter,
         stop: threading.Event,
+        account: Callable[[], None],
     ) -> None:
         self._config = config
         self._fetch = fetch
         self._held_out = held_out
         self._reporter = reporter
         self._stop = stop
+        self._account = account
         self._stage = ""
         self._reached = ""
 
@@ -99,6 +103,7 @@ class _WarmStartProgress:
         if self._stop.is_set():
             raise Stopped
         kill_point("warm_starting")
+        self._account()
         self._reporter.update("warm_start", f"step {step + 1} {self._stage}{self._reached}")
 
     def accuracy(self, params: Params) -> float:

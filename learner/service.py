@@ -241,6 +241,7 @@ class _Life:
             row_tokens=self._facts.row_tokens,
             has_flawed_teacher=self._facts.info.has_flawed_teacher,
             stop=self._stop_worker,
+            account=lambda: self._spent("warm_start"),
         )
 
     async def _held_out(self) -> dict[str, HeldOut]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
@@ -46,6 +46,21 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Doing:
+    """What the learner was doing at its newest report.
+
+    Args:
+        detail: how far it is, in words.
+        since_unix_s, at_unix_s: when it began with this phase, and the moment that the report accounts for.
+    """
+
+    phase: str
+    detail: str
+    since_unix_s: float
+    at_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """The learner's wall time by cause, largest first; ``unaccounted`` is the share that no cause explains."""
 
@@ -53,6 +68,7 @@ class Account:
     steps: int
     shares: tuple[Share, ...]
     unaccounted: float  # share of the wall time
+    doing: Doing | None = None  # None if the learner's newest life did not report it
 
     @property
     def utilisation(self) -> float:
@@ -86,10 +102,12 @@ def account(folder: RunFolder, *, since_unix_s: float | None = None) -> Account:
         waits = _waits(connection, folder.events)
     if not lives.lives:
         raise StoreError("no learner has reported to this run yet", fix="retry after its first step")
+    last = lives.lives[-1]
+    doing = Doing(last.phase, last.detail, last.phase_since_unix_s, last.said_unix_s) if last.phase else None
     if since_unix_s is None:
-        return _account(lives.wall_s, lives.seconds(), steps, waits)
-    wall_s = max(0.0, lives.lives[-1].said_unix_s - max(since_unix_s, lives.lives[0].began_unix_s))
-    return _account(wall_s, None, steps, waits)
+        return replace(_account(lives.wall_s, lives.seconds(), steps, waits), doing=doing)
+    wall_s = max(0.0, last.said_unix_s - max(since_unix_s, lives.lives[0].began_unix_s))
+    return replace(_account(wall_s, None, steps, waits), doing=doing)
 
 
 def _lives(connection: RunReader) -> LearnerLives:

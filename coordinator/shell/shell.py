@@ -325,7 +325,7 @@ class Shell:
         if event.values:
             self._learner_values.update(event.values)
             self._async.when_durable(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
-            if self._learner_lives.observe(event.values):
+            if self._learner_lives.observe(event.values, event.phase, event.detail):
                 self._async.when_durable(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
             await self._async.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")

@@ -116,11 +116,20 @@ def waiting_view(state: CoreState, status: RunStatus, alerts: Sequence[Alert] = 
         "sentence": (
             f"{state.paused.capitalize()}, {duration(status.waiting_since_s)} ago. {RESUME}"
             if status.phase == "paused"
+            else f"The learner's warm start has been running for {duration(status.waiting_since_s)}: "
+            f"{state.progress.detail}. Next: {status.next}."
+            if _warm_starts(state)
             else sentence(status.waiting_for, status.waiting_since_s, status.next)
             if _wait_costs(state, status)
             else f"{_health(alerts)}: {_learner_does(status)}.{limits(state)}"
         ),
     }
+
+
+def _warm_starts(state: CoreState) -> bool:
+    """Return whether the run waits for the warm start, as coordinator.core.status.status words it."""
+    waits_for_learner = state.newest_version is None and state.members.origin is not None and not state.ended
+    return waits_for_learner and state.progress.is_warm_starting and not state.settings.is_cell
 
 
 def _health(alerts: Sequence[Alert]) -> str:

@@ -19,6 +19,7 @@ from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.run_folder import RunFolder, no_run
 
 if TYPE_CHECKING:
+    from coordinator.report.wall_time import Doing
     from coordinator.stores.story import Line
 
 _CULPRITS_SHOWN = 3
@@ -193,6 +194,8 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
         return 0
     with reading(folder) as connection:
         names = peer_names(connection)
+    if found.doing is not None and found.doing.phase == "warm_start":
+        console.print(_warm_start(found.doing), highlight=False, markup=False, soft_wrap=True)
     console.print(f"{found.wall_s:.1f} s of the learner's wall time, {found.steps} steps", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header, justify in (("cause", "left"), ("seconds", "right"), ("share", "right"), ("longest for", "left")):
@@ -205,3 +208,12 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
         table.add_row("unaccounted", f"{found.unaccounted * found.wall_s:.1f}", f"{found.unaccounted:.1%}", "")
     console.print(table)
     return 0
+
+
+def _warm_start(doing: Doing) -> str:
+    """Say how far the warm start was at the newest report: the run may have been stopped since."""
+    from coordinator.views.phrases import duration
+
+    at, since = (f"{datetime.fromtimestamp(one, UTC):%H:%M:%S} UTC" for one in (doing.at_unix_s, doing.since_unix_s))
+    lasted = duration(doing.at_unix_s - doing.since_unix_s)
+    return f"At {at} the learner reported that its warm start has run for {lasted}, since {since}: {doing.detail}."

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.stores.sqlite import Ledger
 from rollcast.cli.explain import DIFFERENT, explain, replay, why
 from rollcast.runtime.errors import ConfigError, RunFolderError
 from rollcast.runtime.run_folder import RunFolder
@@ -50,6 +52,25 @@ async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     account = json.loads(capsys.readouterr().out)
     assert sum(share["share"] for share in account["shares"]) + account["unaccounted"] == pytest.approx(1.0)
     assert abs(account["unaccounted"]) < 0.01
+
+
+async def test_why_says_how_far_the_warm_start_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lives = LearnerLives()
+    began = {"life_began_unix_s": 43_200.0, "life_starting_s": 5.0}
+    lives.observe(began | {"life_s": 5.0}, "warm_start", "step 1 of at most 400")
+    lives.observe(began | {"life_s": 95.0, "life_warm_start_s": 90.0}, "warm_start", "step 37 of at most 400")
+    ledger = Ledger.open(RunFolder(tmp_path).ledger)
+    await ledger.set_meta(LEARNER_LIVES, lives.to_json())
+    await ledger.close()
+    assert why(tmp_path) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == (
+        "At 12:01:35 UTC the learner reported that its warm start has run for 1 min 30 s, since 12:00:05 UTC: "
+        "step 37 of at most 400."
+    )
+    assert any(line.split()[:3] == ["warm", "start", "90.0"] for line in rest)
+    assert why(tmp_path, json_output=True) == 0
+    assert json.loads(capsys.readouterr().out)["doing"]["phase"] == "warm_start"
 
 
 @pytest.mark.parametrize("since", ["5", "h", "-1h", "1w", "1.2.3s"])

@@ -49,7 +49,19 @@ async def ignore(*_status: object) -> None:
 async def test_a_warm_start_reports_its_figures() -> None:
     stop = threading.Event()
     trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
-    run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, has_flawed_teacher=True, stop=stop)
+    accounted: list[None] = []
+    run_warm_start(
+        trainer,
+        CONFIG,
+        fetch,
+        measured,
+        reporter,
+        row_tokens=6,
+        has_flawed_teacher=True,
+        stop=stop,
+        account=lambda: accounted.append(None),
+    )
+    assert len(accounted) == CONFIG.warm_start.steps_max + CONFIG.warm_start.flawed_steps
     assert reporter.values["warm_start_accuracy"] == pytest.approx(3 / 5)
     assert measured.measure(trainer.params()).reward == pytest.approx(0.5)
 

@@ -2,8 +2,8 @@
 
 A life is one process of the learner. It reports when it began, how many seconds it has accounted for, and what they
 were spent on (``life_s``, the sum of all ``life_*_s``; see docs/metrics.md). Reports repeat, also during a long
-activity, whose seconds are reported when it ends. Between two lives the learner was away; the time after a life's last
-report counts as away too.
+activity, whose seconds are reported when it ends (those of a warm start with each step). Between two lives the learner
+was away; the time after a life's last report counts as away too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ class _Life:
     began_unix_s: float  # the learner's wall clock; tells lives apart
     said_unix_s: float  # time up to which its seconds are accounted for
     seconds: dict[str, float]  # by cause; their sum is the life
+    phase: str = ""  # what it was doing at its newest report; empty if not reported
+    detail: str = ""
+    phase_since_unix_s: float = 0.0  # the end of what was accounted for when it first reported this phase
 
 
 @dataclass(slots=True)
@@ -40,20 +43,25 @@ class LearnerLives:
         """Return the lives as JSON for the ledger."""
         return json.dumps([asdict(life) for life in self.lives])
 
-    def observe(self, values: Mapping[str, float]) -> bool:
-        """Take over figures that the learner reported. Returns False if they contain nothing new about its life."""
+    def observe(self, values: Mapping[str, float], phase: str = "", detail: str = "") -> bool:
+        """Take over what the learner reported. Returns False if that contains nothing new about its life."""
         began_unix_s, lived_s = values.get(BEGAN), values.get(LIVED)
         if began_unix_s is None or lived_s is None:
             return False
         seconds = {name[len("life_") : -len("_s")]: value for name, value in values.items() if _is_cause(name)}
-        life = _Life(began_unix_s, began_unix_s + lived_s, seconds)
+        said_unix_s = began_unix_s + lived_s
+        life = _Life(began_unix_s, said_unix_s, seconds, phase, detail, said_unix_s)
         last = self.lives[-1] if self.lives else None
         if last is None or life.began_unix_s > last.began_unix_s:
             self.lives.append(life)
             self._add_up_oldest()
             return True
-        if life.began_unix_s < last.began_unix_s or life.said_unix_s <= last.said_unix_s:
-            return False  # a late report of an earlier life, or nothing new
+        if life.began_unix_s < last.began_unix_s or life.said_unix_s < last.said_unix_s:
+            return False  # a late report of an earlier life
+        if life.phase == last.phase:
+            if life.said_unix_s == last.said_unix_s:
+                return False
+            life.phase_since_unix_s = last.phase_since_unix_s
         self.lives[-1] = life
         return True
 

@@ -88,6 +88,11 @@ class LearnerProgress:
             self.train_s.add(max(0.0, step_s - values.get("wait_s", 0.0)))
 
     @property
+    def is_warm_starting(self) -> bool:
+        """Whether the warm start goes on; its last report has its duration."""
+        return self.phase == "warm_start" and "warm_start_s" not in self.values
+
+    @property
     def utilisation(self) -> float | None:
         """Share of the learner's time in which it computed; None before the second step."""
         return self._busy_s / self._total_s if self._total_s else None

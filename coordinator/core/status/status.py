@@ -187,6 +187,8 @@ class WaitingWatch:
         if state.members.origin is None:
             return "origin", 0
         if state.newest_version is None:
+            if state.progress.is_warm_starting and not state.settings.is_cell:
+                return "warm_start", 0
             return "first_version" if state.progress.phase else "learner", 0
         if state.last_step is not None:
             return "finishing", 0
@@ -220,6 +222,8 @@ class WaitingWatch:
                 return "", "members generate for the head, which forms the batches"
             case "learner":
                 return "the learner to connect", "the learner warms the policy up and publishes version 0"
+            case "warm_start":
+                return f"the learner's warm start ({state.progress.detail})", "the learner publishes its first version"
             case "first_version":
                 doing = state.progress.detail or state.progress.phase
                 return f"the learner's first version ({doing})", "peers receive the version and start generating"

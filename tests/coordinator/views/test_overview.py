@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.events.events import BatchRequested, Tick
+from coordinator.core.events.events import BatchRequested, LearnerStatusChanged, Tick
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained
 from coordinator.core.events.prices import Price
 from coordinator.core.status.turns import at_once
@@ -19,7 +19,7 @@ from coordinator.views.overview import build_overview, count_workers, limits, wa
 from coordinator.views.registry import ViewedRun, ViewRegistry
 from coordinator.views.samples import SERIES, Name, Point
 from rollcast.wire.ids import PeerId, Step
-from tests.coordinator.core_world import World
+from tests.coordinator.core_world import World, joined
 from tests.coordinator.views.viewed import core, facts, status, world
 
 POINTS = st.builds(
@@ -132,6 +132,17 @@ def test_a_wait_is_mentioned_only_when_it_costs_something() -> None:
     assert waiting_view(found.state, slow)["sentence"] == "Healthy: training step 1."
     evaluates = replace(status(found), learner_phase="evaluating", learner_detail="held-out problems before RL")
     assert waiting_view(found.state, evaluates)["sentence"] == "Healthy: evaluating, held-out problems before RL."
+
+
+def test_a_warm_start_is_shown_with_its_progress() -> None:
+    run = World().core
+    run.handle(joined("origin", role="origin"), 1.0)
+    run.handle(LearnerStatusChanged("warm_start", "step 1 of at most 400", {}), 10.0)
+    run.handle(LearnerStatusChanged("warm_start", "step 37 of at most 400", {}), 50.0)
+    assert waiting_view(run.state, status(run, 55.0))["sentence"] == (
+        "The learner's warm start has been running for 45 s: step 37 of at most 400. "
+        "Next: the learner publishes its first version."
+    )
 
 
 def step_report(step: int, *, busy_s: float) -> dict[str, float]:

@@ -39,6 +39,18 @@ def test_a_long_activity_is_one_life_however_often_it_is_reported() -> None:
     assert lives.seconds() == {"starting": 0.5, "warm_start": 60.0, "away": 0.0}
 
 
+def test_the_phase_of_the_newest_report_and_its_beginning_are_kept() -> None:
+    lives = LearnerLives()
+    assert lives.observe(values(100.0, starting=0.5), "starting", "")
+    assert lives.observe(values(100.0, starting=2.0), "warm_start", "step 1 of at most 30")
+    assert lives.observe(values(100.0, starting=2.0, warm_start=8.0), "warm_start", "step 9 of at most 30")
+    life = LearnerLives.from_json(lives.to_json()).lives[-1]
+    assert (life.phase, life.detail) == ("warm_start", "step 9 of at most 30")
+    assert (life.phase_since_unix_s, life.said_unix_s) == (102.0, 110.0)
+    assert lives.observe(values(100.0, starting=2.0, warm_start=8.0), "evaluating", "")  # nothing accounted for yet
+    assert lives.lives[-1].phase_since_unix_s == 110.0
+
+
 def test_between_lives_the_learner_was_away() -> None:
     lives = LearnerLives()
     lives.observe(values(100.0, starting=10.0))
