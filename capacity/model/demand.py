@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 from capacity.model.topologies import Topology
 from rollcast.wire.version_swap import AtVersionSwap
@@ -135,6 +136,33 @@ class Demand:
     def version_period_s(self) -> float:
         """Seconds between two versions while the learner never waits: ``kappa T_train``."""
         return self.publish_every_steps * self.t_train_s
+
+
+def with_link(
+    demand: Demand, *, update_bytes: float | None = None, learner_upload_bytes_per_second: float | None = None
+) -> Demand:
+    """Return the demand with other versions or another uplink, and with the time to publish where it follows from both.
+
+    A time to publish that was measured, or given, stays.
+    """
+    found = replace(
+        demand,
+        update_bytes=demand.update_bytes if update_bytes is None else update_bytes,
+        learner_upload_bytes_per_second=(
+            demand.learner_upload_bytes_per_second
+            if learner_upload_bytes_per_second is None
+            else learner_upload_bytes_per_second
+        ),
+    )
+    if not _publishes_as_derived(demand):
+        return found
+    seconds = publish_seconds(found.update_bytes, found.learner_upload_bytes_per_second)
+    return replace(found, conduct=replace(found.conduct, t_publish_s=seconds))
+
+
+def _publishes_as_derived(demand: Demand) -> bool:
+    upload = demand.learner_upload_bytes_per_second
+    return upload > 0 and math.isclose(demand.conduct.t_publish_s, publish_seconds(demand.update_bytes, upload))
 
 
 def rollout_rate_needed(

@@ -67,10 +67,19 @@ def _none_in_time(demand: Demand, columns: Columns) -> str:
     times = columns.generation_times_s()
     if not times.size:
         return "no worker of the pool has a known speed" if len(columns) else "the pool is empty"
+    fastest = f"the fastest worker's rollout takes {times[0]:.4g} s (p90)"
+    limit, steps = demand.staleness_limit, demand.publish_every_steps
+    if limit <= steps:
+        return f"{fastest}, but no rollout is young enough where S = {limit} is not above kappa = {steps}"
+    every = "step" if steps == 1 else f"{steps} steps"
+    allowed = f"S = {limit} with a version every {every} of {demand.t_train_s:.4g} s"
+    if demand.budget_s > 0:
+        return f"{fastest}, and {allowed} leaves {demand.budget_s:.4g} s for generating and broadcasting together"
     return (
-        f"the fastest worker's rollout takes {times[0]:.4g} s (p90), and S = {demand.staleness_limit} with a version "
-        f"every {demand.publish_every_steps} steps of {demand.t_train_s:.4g} s leaves {max(0.0, demand.budget_s):.4g} "
-        "s for generating and broadcasting together"
+        f"publishing takes too long for S: {demand.update_bytes / MB:.4g} MB take {demand.conduct.t_publish_s:.4g} s "
+        f"over an uplink of {bandwidth(demand.learner_upload_bytes_per_second)} before workers can begin to receive "
+        f"them, and {allowed} allows {demand.budget_s + demand.fixed_s:.4g} s for publishing, broadcasting and "
+        "generating together"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from capacity.model.demand import Demand
+from capacity.model.demand import Demand, with_link
 from capacity.model.topologies import Topology
 from capacity.model.units import bandwidth
 from capacity.planner.columns import Columns
@@ -86,7 +86,7 @@ def _uplink(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
     now = demand.learner_upload_bytes_per_second
 
     def at(factor: float) -> Demand:
-        return replace(demand, learner_upload_bytes_per_second=now * factor)
+        return with_link(demand, learner_upload_bytes_per_second=now * factor)
 
     factor = smallest_factor(lambda factor: possible(at(factor), columns))
     if factor is None or now <= 0:
@@ -107,7 +107,7 @@ def _deltas(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
     now = demand.update_bytes
 
     def at(factor: float) -> Demand:
-        return replace(demand, update_bytes=now / factor)
+        return with_link(demand, update_bytes=now / factor)
 
     factor = smallest_factor(lambda factor: possible(at(factor), columns))
     if factor is None or now <= 0:

@@ -67,6 +67,7 @@ def assumption_sheet(assumptions: Sequence[Assumption]) -> Sheet:
 def input_lines(inputs: Inputs) -> list[str]:
     """Return lines on what was read, which rows were skipped and why, and what was assumed where rows were empty."""
     lines = [f"pool {inputs.pool}: {inputs.rows - len(inputs.skipped)} of {inputs.rows} rows used"]
+    lines += [f"demand {inputs.demand}"]
     lines += skipped_lines(inputs.skipped)
     lines += [f"Filled in {filled_line(one)}." for one in inputs.filled]
     if inputs.defaults:

@@ -24,6 +24,11 @@ from rollcast.cli.options import THIS_RUN, Settings
 from rollcast.runtime.config import override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 
+_OTHER_MODEL = (
+    "the run's model is not in the catalogue, so this plans for {}, the demand's; --model names another one, and "
+    "--from-run plans for the run's own model from its records"
+)
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +180,8 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     changes = _set_options(options)
     if options.run is not None:
         values, source = merged_run(values, options.run), f"{source} with the run of {options.run}"
+        if live is None and options.model is None and not _names_its_model(options.run):
+            source += f" ({_OTHER_MODEL.format(values['demand'].get('model', 'its'))})"
     section = dict(values.get("demand", {})) | measured | changes
     if "model" in changes or "encoding" in changes:
         section.pop("update_bytes", None)  # its value belongs to another model or encoding
@@ -223,14 +230,23 @@ def merged_run(values: dict[str, Any], path: Path) -> dict[str, Any]:
         decided["publish_every_steps"] = run.publish_every_steps
     if whole is not None:
         decided["learning_rate"] = whole.learner.optimiser.learning_rate
-        preset = content.get("learner", {}).get("model", {}).get("preset", "")  # empty in what was parsed
-        if preset in models():
-            decided["model"] = preset
+        if _names_its_model(path):
+            decided["model"] = _preset(content)
         lora = whole.learner.lora
         if lora is not None and not lora.targets:
             decided |= {"adapter_rank": lora.rank, "adapter_noise": lora.noisy}
     lengths = dict(values.get("lengths", {})) | {"tokens_max": coordinator.sampling.new_tokens_max}
     return values | {"demand": dict(values.get("demand", {})) | decided, "lengths": lengths}
+
+
+def _preset(content: dict[str, Any]) -> str:
+    return str(content.get("learner", {}).get("model", {}).get("preset", ""))  # empty once it is parsed
+
+
+def _names_its_model(path: Path) -> bool:
+    """Return whether a run's configuration names a model of the catalogue; one of a coordinator alone has no model."""
+    content = read_toml(path)
+    return "coordinator" not in content or _preset(content) in models()
 
 
 def _set_options(options: DemandOptions) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from capacity.model.demand import Conduct, publish_seconds
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed
 from capacity.planner.columns import columns_of
@@ -57,6 +58,32 @@ def test_each_change_is_the_smallest() -> None:
     assert found["S"].demand.staleness_limit == 2
     less = replace(wanted, staleness_limit=found["S"].demand.staleness_limit - 1)
     assert not plan(less, workers).feasible
+
+
+def test_publishing_that_takes_longer_than_s_allows_is_named_and_follows_the_link() -> None:
+    upload = 1e7
+    conduct = Conduct(t_publish_s=publish_seconds(1.5e9, upload))
+    wanted = demand(update_bytes=1.5e9, learner_upload_bytes_per_second=upload, conduct=conduct)
+    workers = [worker(number) for number in range(12)]
+    made = plan(wanted, workers)
+    assert made.infeasible is not None
+    assert made.infeasible.what.startswith(
+        "publishing takes too long for S: 1500 MB take 300.1 s over an uplink of 80 Mbit/s"
+    )
+    assert "leaves 0 s" not in made.infeasible.what
+    found = {remedy.knob: remedy for remedy in remedies(wanted, columns_of(wanted, workers), PlanOptions())}
+    for knob in ("uplink", "deltas"):
+        changed = found[knob].demand
+        assert changed.conduct.t_publish_s == publish_seconds(
+            changed.update_bytes, changed.learner_upload_bytes_per_second
+        )
+        assert plan(changed, workers).feasible
+
+
+def test_no_rollout_is_young_enough_where_s_is_not_above_kappa() -> None:
+    made = plan(demand(staleness_limit=1), [worker(number) for number in range(12)])
+    assert made.infeasible is not None
+    assert made.infeasible.what.endswith("no rollout is young enough where S = 1 is not above kappa = 1")
 
 
 def test_budget_is_the_first_remedy_of_a_budget() -> None:

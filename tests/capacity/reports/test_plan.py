@@ -112,6 +112,7 @@ def test_inputs_and_assumptions_are_reported() -> None:
     )
     assert input_lines(inputs) == [
         "pool p.csv: 4 of 5 rows used",
+        "demand d",
         "Skipped `a`: its price is 0. If it is free, set donated = yes in that row.",
         "Filled in gpus = 1 in 4 rows that lack it: the default.",
     ]

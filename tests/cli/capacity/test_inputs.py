@@ -160,6 +160,14 @@ def test_calibration_needs_a_few_steps(
         call(capsys, "calibrate", str(tmp_path))
 
 
+def test_a_run_whose_model_is_not_in_the_catalogue_says_for_which_one_it_is_planned() -> None:
+    run = CONFIGS / "local.toml"
+    file, source = demand_file(DemandOptions(run=run))
+    assert f"the run's model is not in the catalogue, so this plans for {file.demand.model}, the demand's" in source
+    for options in (DemandOptions(run=run, model="qwen3-8b"), DemandOptions(run=CONFIGS / "qwen3-8b-lora.toml")):
+        assert "not in the catalogue" not in demand_file(options)[1]
+
+
 def test_a_run_with_adapters_is_planned_with_versions_of_adapters() -> None:
     demand = demand_file(DemandOptions(run=CONFIGS / "qwen3-8b-lora.toml"))[0].demand
     assert (demand.model, demand.adapter_rank, demand.adapter_noise) == ("qwen3-8b", 16, False)
