@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from capacity.model.demand import Demand
+from capacity.model.demand import Demand, with_link
 from capacity.model.units import bandwidth
 from capacity.model.workers import Worker
 from capacity.planner.columns import Columns, columns_of
@@ -55,13 +55,13 @@ def _turned(demand: Demand, columns: Columns) -> Iterator[tuple[Knob, str, Deman
             yield "kappa", f"{kappa} -> {steps}", replace(demand, publish_every_steps=steps), columns
     for factor, word in ((2.0, "doubled"), (0.5, "halved")):
         change = f"{word} to {bandwidth(uplink * factor)}"
-        yield "uplink", change, replace(demand, learner_upload_bytes_per_second=uplink * factor), columns
+        yield "uplink", change, with_link(demand, learner_upload_bytes_per_second=uplink * factor), columns
     for topology in TOPOLOGIES:
         if str(topology) != str(demand.topology):
             yield "topology", f"{demand.topology} -> {topology}", replace(demand, topology=topology), columns
     if demand.update_bytes > 0:
         change = f"half the bytes, {demand.update_bytes / 2e6:.4g} MB a version"
-        yield "deltas", change, replace(demand, update_bytes=demand.update_bytes / 2), columns
+        yield "deltas", change, with_link(demand, update_bytes=demand.update_bytes / 2), columns
     if len(columns):
         place = _cheapest_by_rate(columns)
         change = f"ten more like {columns.workers[place].worker_id}"

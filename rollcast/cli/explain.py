@@ -215,5 +215,6 @@ def _warm_start(doing: Doing) -> str:
     from coordinator.views.phrases import duration
 
     at, since = (f"{datetime.fromtimestamp(one, UTC):%H:%M:%S} UTC" for one in (doing.at_unix_s, doing.since_unix_s))
-    lasted = duration(doing.at_unix_s - doing.since_unix_s)
-    return f"At {at} the learner reported that its warm start has run for {lasted}, since {since}: {doing.detail}."
+    lasted_s = doing.at_unix_s - doing.since_unix_s
+    has = f"has run for {duration(lasted_s)}, since {since}" if lasted_s > 0 else "has begun"
+    return f"At {at} the learner reported that its warm start {has}: {doing.detail}."

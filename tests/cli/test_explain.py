@@ -58,6 +58,12 @@ async def test_why_says_how_far_the_warm_start_is(tmp_path: Path, capsys: pytest
     lives = LearnerLives()
     began = {"life_began_unix_s": 43_200.0, "life_starting_s": 5.0}
     lives.observe(began | {"life_s": 5.0}, "warm_start", "step 1 of at most 400")
+    ledger = Ledger.open(RunFolder(tmp_path).ledger)
+    await ledger.set_meta(LEARNER_LIVES, lives.to_json())
+    await ledger.close()
+    assert why(tmp_path) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "At 12:00:05 UTC the learner reported that its warm start has begun: step 1 of at most 400."
     lives.observe(began | {"life_s": 95.0, "life_warm_start_s": 90.0}, "warm_start", "step 37 of at most 400")
     ledger = Ledger.open(RunFolder(tmp_path).ledger)
     await ledger.set_meta(LEARNER_LIVES, lives.to_json())

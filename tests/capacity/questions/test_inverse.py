@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from capacity.model.demand import Demand
+from capacity.model.demand import Conduct, Demand, publish_seconds
 from capacity.model.workers import Worker
 from capacity.planner.planner import plan
 from capacity.questions.inverse import best_knob, explain, largest_model, one_more_dollar, smallest_staleness
+from capacity.questions.sensitivities import single_changes
 from tests.capacity.planner.test_planner import demand, worker
 
 
@@ -91,3 +92,14 @@ def test_an_infeasible_plan_is_explained_by_its_row() -> None:
     assert found.binding == ("rate",)
     assert "together make 2 rollouts/s" in found.what
     assert found.changes == ()
+
+
+def test_a_change_of_the_uplink_changes_the_time_to_publish_too() -> None:
+    upload = 1.2e7
+    conduct = Conduct(t_publish_s=publish_seconds(1e9, upload))
+    wanted = demand(learner_upload_bytes_per_second=upload, conduct=conduct)
+    workers = [worker(number) for number in range(12)]
+    assert not plan(wanted, workers).feasible
+    effects = {(one.knob, one.change): one.usd_per_hour for one in single_changes(wanted, workers)}
+    assert math.isfinite(effects["uplink", "doubled to 192 Mbit/s"])
+    assert math.isinf(effects["uplink", "halved to 48 Mbit/s"])
