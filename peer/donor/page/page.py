@@ -92,17 +92,10 @@ class OwnersPage:
         name = f"rollcast-bugreport-{self._local_now():%Y%m%d-%H%M%S}.tar.gz"
         with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
             out = Path(folder) / name
-            command = [
-                *module_command("rollcast.cli.main"),
-                "peer",
-                "bugreport",
-                "--out",
-                str(out),
-                "--state",
-                str(self._folder),
-            ]
+            command = [*module_command("rollcast.cli.main"), "peer", "bugreport"]
+            options = ["--out", str(out), "--state", str(self._folder)]
             process = await asyncio.create_subprocess_exec(
-                *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+                *command, *options, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
             )
             try:
                 async with asyncio.timeout(_BUG_REPORT_DEADLINE_S):
