@@ -79,7 +79,7 @@ def up(
     console = Console(stderr=json_output)
     live = console.is_terminal and not plain and not json_output
     shares = device_shares(parsed, accelerators_here())
-    for line in _small_shares(shares, parsed):
+    for line in [*_without_peers(parsed), *_small_shares(shares, parsed)]:
         Console(stderr=True).print(f"warning     {line}", soft_wrap=True, highlight=False)
     stay_s = _STAY_S if console.is_terminal and not json_output else None
     folder = new_run_folder(parsed) if continue_ is None else RunFolder(continue_.resolve()).prepare()
@@ -148,6 +148,14 @@ def check_continuable(folder: RunFolder, named: Path, *, has_config: bool) -> No
     os.close(lock(folder.ledger))
 
 
+def _without_peers(config: UpConfig) -> list[str]:
+    return (
+        []
+        if config.peers
+        else ["peers = 0: training begins once machines have joined with an invite, which `rollcast invite` creates"]
+    )
+
+
 def _small_shares(shares: Mapping[str, DeviceShare], config: UpConfig) -> list[str]:
     """Return a sentence for each process whose share of a GPU is too small, as far as that can be estimated."""
     devices = GpuSensors.here().devices() if shares else []
@@ -157,7 +165,7 @@ def _small_shares(shares: Mapping[str, DeviceShare], config: UpConfig) -> list[s
 
     try:
         plan = plan_of_up(config)
-    except RollcastError:  # the vocabulary is known only once the tokenizer is built; such models are small
+    except RollcastError:  # the model's folder cannot be read here, or gives no size of the vocabulary
         return []
     assert plan.peer is not None, "rollcast up has peers"
     needed = {name: plan.learner.peak if name == "learner" else plan.peer.peak for name in shares}

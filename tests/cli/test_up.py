@@ -152,3 +152,9 @@ def test_a_run_that_cannot_be_continued_says_why(tmp_path: Path) -> None:
     (running.config / "up.json").unlink()
     with pytest.raises(RunFolderError, match="was not started with `rollcast up`"):
         up.given_config(None, running.root, ())
+
+
+def test_a_run_without_peers_says_that_it_waits_for_invited_machines() -> None:
+    assert up._without_peers(up.given_config(CONFIGS / "local.toml", None, ())) == []
+    (line,) = up._without_peers(up.given_config(CONFIGS / "local.toml", None, ("peers=0",)))
+    assert "`rollcast invite`" in line

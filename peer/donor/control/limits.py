@@ -134,8 +134,9 @@ def _check_names(names: Iterable[str]) -> None:
         ConfigError: one does not.
     """
     for name in sorted(set(names) - OwnerLimits.model_fields.keys()):
-        close = difflib.get_close_matches(name, OwnerLimits.model_fields, n=1, cutoff=0.4)
-        hint = f"did you mean {close[0]}? " if close else ""
+        meant = [known for known in OwnerLimits.model_fields if known.startswith(f"{name}_")]
+        meant = meant or difflib.get_close_matches(name, OwnerLimits.model_fields, n=1, cutoff=0.4)
+        hint = f"did you mean {' or '.join(meant)}? " if meant else ""
         raise ConfigError(f"there is no limit {name!r}", fix=f"{hint}`rollcast peer limits` lists all limits")
 
 

@@ -117,12 +117,12 @@ def crash_log(log_file: Path) -> Path:
 
 
 def wait_until_answers(
-    state_folder: Path, started: Started, deadline_s: float, waiting: Callable[[float], None] = lambda _: None
+    state_folder: Path, started: Started, deadline_s: float, waiting: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
     """Wait until the peer answers, and return its first report.
 
     Args:
-        waiting: called repeatedly with the seconds waited so far.
+        waiting: called repeatedly meanwhile.
 
     Raises:
         ProcessFailed: the peer ended first; the error quotes the end of its log.
@@ -140,7 +140,7 @@ def wait_until_answers(
         if waited_s >= deadline_s:
             fix = "it may still be loading: `rollcast peer status` later, `rollcast peer logs` meanwhile"
             raise WaitTimedOut(f"the peer did not answer within {deadline_s:g} s", fix=fix)
-        waiting(waited_s)
+        waiting()
         time.sleep(_LOOK_S)
 
 

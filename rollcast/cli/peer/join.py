@@ -105,8 +105,8 @@ async def _enrol(invite: Any, places: Any) -> str:
 
     places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load_or_create(places.state_folder / "identity.key")
-    waiting = _WaitingForCoordinator()
-    reports = asyncio.ensure_future(waiting.report_regularly())
+    waiting = _Waiting("the coordinator to answer", _JOIN_DEADLINE_S)
+    reports = asyncio.ensure_future(waiting.report_until_cancelled())
     try:
         enrolment = await enrol(invite, identity, places.state_folder, _JOIN_DEADLINE_S, on_attempt=waiting.on_attempt)
     except Unreachable as error:
@@ -118,31 +118,6 @@ async def _enrol(invite: Any, places: Any) -> str:
     finally:
         reports.cancel()
     return enrolment.peer_id
-
-
-class _WaitingForCoordinator:
-    """Reports what is tried while the coordinator does not answer: after the first failure, then regularly."""
-
-    def __init__(self) -> None:
-        self._started_s = time.monotonic()
-        self._tried = ""
-
-    def on_attempt(self, attempt: int, url: str, problem: str) -> None:
-        """Note an attempt, and report it if it is the first after a failure."""
-        self._tried = f"attempt {attempt} at {url}" + (f"; the last one failed: {problem}" if problem else "")
-        if attempt == 2:
-            self._report()
-
-    async def report_regularly(self) -> None:
-        """Report until cancelled."""
-        while True:
-            await asyncio.sleep(_REPORT_EVERY_S)
-            self._report()
-
-    def _report(self) -> None:
-        waited_s = time.monotonic() - self._started_s
-        so_far = f"{waited_s:.0f} s of at most {_JOIN_DEADLINE_S:g} s"
-        _print_note(f"Waiting for the coordinator to answer ({so_far}): {self._tried}.")
 
 
 async def _limits_of_a_donor(invite: Any, state_folder: Path) -> Any:
@@ -226,7 +201,8 @@ def _start(places: Any) -> dict[str, Any]:
         started = running.Started(lambda: None, places.log_file)
     else:
         started = running.start_in_background(places.config_file, places.state_folder, places.log_file)
-    report = running.wait_until_answers(places.state_folder, started, _ANSWER_DEADLINE_S, _Waiting().report)
+    waiting = _Waiting("the peer to answer", _ANSWER_DEADLINE_S)
+    report = running.wait_until_answers(places.state_folder, started, _ANSWER_DEADLINE_S, waiting.report_if_due)
     return {
         "started": manager.kind if by_manager else "background",
         "unit": str(manager.unit_file) if by_manager else None,
@@ -239,15 +215,35 @@ def _start(places: Any) -> dict[str, Any]:
 
 
 class _Waiting:
-    """Reports regularly that the peer has not answered yet."""
+    """Reports on standard error how long a wait has taken, and of how long at most."""
 
-    def __init__(self) -> None:
-        self._printed_s = 0.0
+    def __init__(self, awaited: str, deadline_s: float) -> None:
+        self._awaited, self._deadline_s = awaited, deadline_s
+        self._started_s = self._printed_s = time.monotonic()
+        self._tried = ""
 
-    def report(self, waited_s: float) -> None:
-        if waited_s >= self._printed_s + _REPORT_EVERY_S:
-            self._printed_s = waited_s
-            _print_note(f"Waiting for the peer to answer ({waited_s:.0f} s so far).")
+    def on_attempt(self, attempt: int, url: str, problem: str) -> None:
+        """Note an attempt to reach the coordinator, and report it if it is the first after a failure."""
+        self._tried = f": attempt {attempt} at {url}" + (f"; the last one failed: {problem}" if problem else "")
+        if attempt == 2:
+            self._report(time.monotonic())
+
+    async def report_until_cancelled(self) -> None:
+        """Report regularly, also while an attempt takes long."""
+        while True:
+            self.report_if_due()
+            await asyncio.sleep(_REPORT_EVERY_S / 5)
+
+    def report_if_due(self) -> None:
+        """Report unless that was done shortly before."""
+        now_s = time.monotonic()
+        if now_s - self._printed_s >= _REPORT_EVERY_S:
+            self._report(now_s)
+
+    def _report(self, now_s: float) -> None:
+        self._printed_s = now_s
+        waited_s = now_s - self._started_s
+        _print_note(f"Waiting for {self._awaited} ({waited_s:.0f} s of at most {self._deadline_s:g} s){self._tried}.")
 
 
 def _print_note(text: str) -> None:

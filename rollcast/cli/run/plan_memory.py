@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from learner.supervised.config import SftConfig
     from rollcast.cli.up_config import UpConfig
 
+#: Tokens of a tokenizer that the coordinator builds from a task's wording at the start: whole pieces and single
+#: characters. That of configs/local.toml has fewer than 20; 256 cover any Latin text, and cost less than a megabyte.
+_SMALL_VOCABULARY = 256
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -54,6 +58,7 @@ class MemoryPlan:
     origin_host: Bytes = field(default_factory=dict)  # memory of the origin's host by component; it has no device
     learner_states: Bytes = field(default_factory=dict)  # states in the memory of its first host, where they fit
     trainer: str = "learner"  # what the learner is called: "sft" for supervised training
+    vocabulary_assumed: int = 0  # tokens assumed for a tokenizer that is built at the start; 0: the size is known
 
 
 def plan_memory(
@@ -91,8 +96,7 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
     """Return the plan of a configuration file.
 
     Raises:
-        ConfigError: the file is for neither `rollcast up`, `rollcast sft` nor a learner, or the vocabulary's size is
-            not known.
+        ConfigError: the file is for neither `rollcast up`, `rollcast sft` nor a learner, or see plan_of_up.
         ModelError: the model in learner.init_from cannot be read.
     """
     if guess_role(path) == "sft":
@@ -104,12 +108,13 @@ def plan_of_up(up: UpConfig, *, fused: bool = True) -> MemoryPlan:
     """Return the plan of a configuration of `rollcast up`.
 
     Raises:
-        ConfigError: the vocabulary's size is not known.
+        ConfigError: the vocabulary's size is not known, and the run takes a published tokenizer.
         ModelError: the model in learner.init_from cannot be read.
     """
     learner, sampling = up.learner, up.coordinator.sampling
     row_tokens = sampling.prompt_tokens_max + sampling.new_tokens_max
-    model = _model(learner)
+    assumed = _assumed_vocabulary(up)
+    model = _model(learner, assumed)
     shape = learner_shape(learner, row_tokens, fused=fused)
     engine = up.peer.engine
     peer_shape = PeerShape(
@@ -133,6 +138,7 @@ def plan_of_up(up: UpConfig, *, fused: bool = True) -> MemoryPlan:
         _disks(up, model, shape),
         store_memory(model, up.origin.states_in_memory),
         _learner_states(up, model),
+        vocabulary_assumed=assumed,
     )
 
 
@@ -199,6 +205,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
         "parameters": parameter_count(plan.model),
         "active_parameters": active_parameter_count(plan.model),
         "adapter_parameters": _adapter_parameters(plan.model),
+        "vocabulary_assumed": plan.vocabulary_assumed or None,
         plan.trainer: _estimate_json(plan.learner)
         | {"host_states_where_they_fit": dict(plan.learner_states), "devices": plan.devices, "hosts": plan.hosts},
         **({} if plan.peer is None else {"peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts}}),
@@ -227,22 +234,22 @@ def summary(plan: MemoryPlan) -> list[str]:
     for fit in plan.learner_fits:
         if not fit.as_configured and fit.fsdp:
             spread.setdefault(fit.fsdp, []).append(fit.hardware.name)
-    lines = [f"{plan.trainer}, {plan.learner.peak / GIB:.0f} GiB {mesh}: {', '.join(learner) or 'none'}"]
+    lines = [f"{plan.trainer}, {_size(plan.learner.peak)} {mesh}: {', '.join(learner) or 'none'}"]
     lines += [f"{plan.trainer} with mesh.fsdp = {fsdp}: {', '.join(names)}" for fsdp, names in sorted(spread.items())]
     each = f" on each of {plan.hosts} hosts" if plan.hosts > 1 else ""
-    host = f"host memory: {plan.trainer} {plan.learner.host_peak / GIB:.0f} GiB{each}"
+    host = f"host memory: {plan.trainer} {_size(plan.learner.host_peak)}{each}"
     if plan.learner_states:
-        host += f" and up to {sum(plan.learner_states.values()) / GIB:.0f} GiB of published states where they fit"
+        host += f" and up to {_size(sum(plan.learner_states.values()))} of published states where they fit"
     if plan.peer is not None:
         lines += _peer_lines(plan, plan.peer)
-        host += f", origin {sum(plan.origin_host.values()) / GIB:.0f} GiB, peer {plan.peer.host_peak / GIB:.0f} GiB"
-    sizes = ", ".join(f"{name} {sum(parts.values()) / GIB:.0f} GiB" for name, parts in plan.disks.items())
+        host += f", origin {_size(sum(plan.origin_host.values()))}, peer {_size(plan.peer.host_peak)}"
+    sizes = ", ".join(f"{name} {_size(sum(parts.values()))}" for name, parts in plan.disks.items())
     return [*lines, host, f"disk: {sizes}"]
 
 
 def _peer_lines(plan: MemoryPlan, peer: Estimate) -> list[str]:
     peers = [fit.hardware.name for fit in plan.peer_fits if fit.as_configured]
-    lines = [f"peer, {peer.peak / GIB:.0f} GiB with {plan.rollouts} rollouts: {', '.join(peers) or 'none'}"]
+    lines = [f"peer, {_size(peer.peak)} with {plan.rollouts} rollouts: {', '.join(peers) or 'none'}"]
     fewer = [
         f"{fit.hardware.name} ({fit.rollouts_max})"
         for fit in plan.peer_fits
@@ -272,16 +279,25 @@ def _whole(path: Path, settings: tuple[str, ...]) -> Any:
     )
 
 
-def _model(learner: Any, setting: str = "learner.model") -> ModelConfig:
+def _assumed_vocabulary(up: UpConfig) -> int:
+    """Return the tokens to assume where the run builds its tokenizer at the start; 0: the size is configured."""
+    learner = up.learner
+    is_known = learner.init_from is not None or learner.model.vocabulary_size or up.coordinator.tokenizer.folder
+    return 0 if is_known else _SMALL_VOCABULARY
+
+
+def _model(learner: Any, assumed_vocabulary: int = 0, setting: str = "learner.model") -> ModelConfig:
     from rollcast.policy.hub.config import model_config
 
     model = cast(ModelConfig, learner.model)
+    if assumed_vocabulary:
+        model = model.model_copy(update={"vocabulary_size": assumed_vocabulary})
     if learner.init_from is not None and learner.init_from.is_dir():
         model = model_config(learner.init_from, precision=model.precision, carrier=model.carrier)
     if not model.vocabulary_size:
         raise ConfigError(
             "the size of the vocabulary is not known",
-            cause="it comes from the tokenizer once the run starts",
+            cause="it comes from the published tokenizer once the run starts",
             fix=f"set {setting}.vocabulary_size or {setting}.preset",
         )
     return adapted(model, learner.lora)
@@ -313,6 +329,12 @@ def _show(plan: MemoryPlan) -> None:
         count += f", {_adapter_parameters(plan.model) / 1e6:.1f} million in adapters of rank {plan.model.lora.rank}"
     form = ", base in NVFP4" if plan.model.has_packed_base else ""
     console.print(f"{count}, precision {plan.model.precision}{form}")
+    if plan.vocabulary_assumed:
+        console.print(
+            f"assumed: {plan.vocabulary_assumed} tokens, more than the tokenizer has that the coordinator builds from"
+            " the task's wording; for a published one set learner.init_from, or learner.model.vocabulary_size",
+            soft_wrap=True,
+        )
     console.print(_table(f"{plan.trainer}, each device", plan.learner, plan.learner_states))
     if plan.peer is not None:
         console.print(_table("peer", plan.peer))
@@ -330,7 +352,7 @@ def _disk_table(disks: Mapping[str, Bytes]) -> Table:
     table = Table("where", "what", "GiB", title="disk")
     for name, parts in disks.items():
         for what, size in parts.items():
-            table.add_row(name, what, f"{size / GIB:.2f}")
+            table.add_row(name, what, _gib(size))
     return table
 
 
@@ -339,16 +361,26 @@ def _table(title: str, estimate: Estimate, where_they_fit: Bytes | None = None) 
 
     def add(when: str, parts: Mapping[str, int] | Bytes) -> None:
         for name, size in parts.items():
-            table.add_row(when, name, f"{size / GIB:.2f}")
+            table.add_row(when, name, _gib(size))
 
     add("always", estimate.resident)
     for phase, parts in estimate.phases.items():
         add(phase, parts)
     if estimate.peak:
-        table.add_row("peak", "", f"{estimate.peak / GIB:.2f}")
+        table.add_row("peak", "", _gib(estimate.peak))
     add("host", estimate.host)
     add("host, if it fits", where_they_fit or {})
     return table
+
+
+def _gib(size_bytes: int) -> str:
+    """Return a size for a column of GiB, in which what is small does not look like nothing."""
+    return "< 0.01" if 0 < size_bytes < GIB / 200 else f"{size_bytes / GIB:.2f}"
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size with its unit: "25 GiB", "61 MiB"."""
+    return f"{size_bytes / GIB:.0f} GiB" if size_bytes >= GIB / 2 else f"{size_bytes / 2**20:.0f} MiB"
 
 
 def _count(parameters: int) -> str:

@@ -25,6 +25,10 @@ from rollcast.runtime.install import install_command
 Role = Literal["coordinator", "learner", "peer"]
 ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer")
 _PORTS = {7400: "serve.grpc_port", 7401: "serve.http_port", 7402: "serve.observe_port", 7410: "the origin's link.port"}
+_OPTIONAL = {
+    "p2p": "; only peers behind routers need it, to be reached through holes and relays",
+    "lan": "; only peers need it, to ask a router for a port and to find neighbours",
+}
 _JAX_DEADLINE_S = 120.0
 _JAX_PROBE = "import jax, json; d = jax.devices(); print(json.dumps([jax.__version__, d[0].platform, len(d)]))"
 _OPEN_FILES_LEAST = 4096
@@ -65,7 +69,8 @@ def _packages(wanted: Sequence[Role]) -> Iterable[Finding]:
             yield Finding("ok", extra, "its packages are installed")
             continue
         level: Level = "error" if extra in wanted else "warning"
-        yield Finding(level, extra, f"lacks {', '.join(missing)}", MissingExtra.code, install_command(extra))
+        text = f"lacks {', '.join(missing)}{_OPTIONAL.get(extra, '')}"
+        yield Finding(level, extra, text, MissingExtra.code, install_command(extra))
 
 
 def required(extra: str) -> list[str]:

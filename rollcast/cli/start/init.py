@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shlex
 from dataclasses import dataclass
@@ -93,15 +94,18 @@ def init(start: str = "", /, *, into: Path = Path(), json_output: Json = False) 
         return _list(json_output=json_output)
     found = STARTS.get(start)
     if found is None:
+        meant = difflib.get_close_matches(start, STARTS, n=1)
+        choose = f"did you mean {meant[0]}? Otherwise choose" if meant else "choose"
         raise ConfigError(
             f"there is no starting point {start!r}",
-            fix=f"choose one of {', '.join(STARTS)}; `rollcast init` describes each",
+            fix=f"{choose} one of {', '.join(STARTS)}; `rollcast init` describes each",
         )
     sources = files_of(found)
     existing = [path.name for path in sources if (into / path.name).exists()]
     if existing:
         fix = "give another folder with --into, or move these files away"
-        raise ConfigError(f"{', '.join(existing)} exist already in {into.absolute()}", fix=fix)
+        verb = "exists" if len(existing) == 1 else "exist"
+        raise ConfigError(f"{', '.join(existing)} {verb} already in {into.absolute()}", fix=fix)
     try:
         into.mkdir(parents=True, exist_ok=True)
         for path in sources:

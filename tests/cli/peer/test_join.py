@@ -165,6 +165,21 @@ async def test_a_coordinator_that_is_gone_is_waited_for_in_words(
     lines = capsys.readouterr().err.splitlines()
     assert "of at most 1.5 s): attempt 2 at http://127.0.0.1:1; the last one failed: connection of" in lines[0]
     assert len(lines) > 1
+    assert all(line.startswith("Waiting for the coordinator to answer (") for line in lines)
     assert "refuses the connection" in caught.value.cause
     assert "peer check INVITE" in caught.value.fix
     assert "new invite" in caught.value.fix
+
+
+def test_a_wait_is_reported_regularly_with_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter((100.0, 100.2, 104.9, 105.1, 105.3, 110.2))
+    monkeypatch.setattr(join.time, "monotonic", lambda: next(clock))
+    waiting = join._Waiting("the peer to answer", 180.0)
+    for _ in range(5):
+        waiting.report_if_due()
+    assert capsys.readouterr().err.splitlines() == [
+        "Waiting for the peer to answer (5 s of at most 180 s).",
+        "Waiting for the peer to answer (10 s of at most 180 s).",
+    ]

@@ -141,9 +141,24 @@ def test_supervised_training_has_no_peers_and_publishes_nothing(
     assert "sft, each device" in capsys.readouterr().out
 
 
-def test_unknown_vocabulary_is_an_error(tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_built_at_the_start_is_assumed_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for file in ("local.toml", "local-lora.toml", "learner.toml"):
+        assert run(str(CONFIGS / file)) == 0, file
+        shown = capsys.readouterr().out
+        assert "assumed: 256 tokens" in shown
+        assert "< 0.01" in shown, "what is small does not look like nothing"
+        assert " 0 GiB" not in shown
+    assert as_json(plan_of(CONFIGS / "local.toml"))["vocabulary_assumed"] == 256
+    assert as_json(plan_of(CONFIGS / "local.toml", ("learner.model.vocabulary_size=22",)))["vocabulary_assumed"] is None
+    assert as_json(plan_of(MATH))["vocabulary_assumed"] is None
+
+
+def test_a_published_tokenizer_of_unknown_size_is_an_error() -> None:
     with pytest.raises(ConfigError, match="vocabulary is not known"):
-        plan_of(CONFIGS / "local.toml")
+        plan_of(CONFIGS / "local.toml", ('coordinator.tokenizer.folder="published"',))
+
+
+def test_a_file_without_a_model_is_an_error() -> None:
     with pytest.raises(ConfigError, match="is the configuration of a coordinator"):
         plan_of(CONFIGS / "coordinator.toml")
     with pytest.raises(ConfigError, match="is the configuration of a peer"):

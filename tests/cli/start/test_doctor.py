@@ -37,12 +37,13 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def test_what_a_role_lacks_is_named_with_its_command(
     probe: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    without(monkeypatch, "optax", "orbax-checkpoint")
+    without(monkeypatch, "optax", "orbax-checkpoint", "libp2p")
     status, findings = found(capsys)
     assert (status, findings["learner"]["level"]) == (0, "warning")
     assert findings["learner"]["text"] == "lacks optax, orbax-checkpoint"
     assert "[learner]" in findings["learner"]["fix"]
     assert findings["coordinator"]["level"] == "ok"
+    assert findings["p2p"]["text"].startswith("lacks libp2p; only peers behind routers need it")
     status, findings = found(capsys, "learner")
     assert (status, findings["learner"]["level"]) == (MissingExtra.exit_code, "error")
 

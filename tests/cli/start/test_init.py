@@ -31,7 +31,7 @@ def test_a_starting_point_is_valid_where_it_is_written(name: str, tmp_path: Path
 
 def test_nothing_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("mine")
-    with pytest.raises(ConfigError, match=r"run.toml exist already"):
+    with pytest.raises(ConfigError, match=r"run.toml exists already"):
         init("jsonl", into=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
@@ -46,7 +46,8 @@ def test_a_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> None:
 def test_an_unknown_name_lists_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         init("json", into=tmp_path)
-    assert "jsonl" in caught.value.fix
+    assert caught.value.fix.startswith("did you mean jsonl?")
+    assert "donor-fleet" in caught.value.fix
     assert init() == 0
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == list(STARTS)
     assert init(json_output=True) == 0

@@ -159,6 +159,9 @@ def test_an_unknown_limit_changes_nothing(tmp_path: Path, values: dict[str, obje
     assert (book.limits, book.changed) == (before, [])
     with pytest.raises(ConfigError, match="no limit 'speed'"):
         book.reset(["speed"])
+    with pytest.raises(ConfigError) as caught:
+        book.change({"upload": 5})
+    assert caught.value.fix.startswith("did you mean upload_gb_month or upload_mbit_s_max? ")
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[1]", '{"upload_mbit_s_max": -1}', '{"speed": 1}'])
