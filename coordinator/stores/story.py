@@ -36,6 +36,7 @@ _ATTEMPT = (
 )
 _LINES_MAX = 1_000  # events shown about one subject, the newest
 _LEASES_SHOWN = 10  # leases shown of a peer, the newest
+_NAMES_SHOWN = 12  # peers named where the ledger lacks the one that was asked for
 _SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*([A-Za-z0-9._-]{1,64})")
 
 # Kind -> table and column of its numbers.
@@ -99,6 +100,9 @@ def story_of(folder: RunFolder, words: str) -> Story:
 def _what_there_is(connection: RunReader, kind: str, subject: str) -> str:
     """Return which subjects of a kind the ledger has, with the command for the nearest one."""
     lists = "the dashboard's Events page lists them"
+    if kind == "peer" and (names := sorted(set(peer_names(connection).values()))):
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        return f"name one of {', '.join(names[:_NAMES_SHOWN])}{more}, or give a peer's id"
     nearest = _nearest(connection, kind, subject) if kind in _NUMBERS else None
     if nearest is None:
         return f"name one that the run has; {lists}"
@@ -167,6 +171,9 @@ def parse(words: str) -> tuple[str, str]:
         ConfigError: the words are neither.
     """
     found = _SUBJECT.fullmatch(words.strip())
+    if words.strip() in _STORIES:
+        kind, example = words.strip(), "NAME" if words.strip() == "peer" else "17"
+        raise ConfigError(f"no {kind} is named", fix=f"write `rollcast explain {kind} {example}`")
     if found is not None:
         kind, subject = found[1] or "peer", found[2]
         if kind == "peer" or subject.isdigit() or (kind == "lease" and _LEASE.fullmatch(subject)):

@@ -48,7 +48,8 @@ class HopFailed:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.hop} of {self.address}: {self.reason}"
+        place = "" if self.reason.startswith(self.address) else f" of {self.address}"
+        return f"{self.hop}{place}: {self.reason}"
 
     @property
     def fix(self) -> str:

@@ -163,7 +163,10 @@ async def test_a_coordinator_that_is_gone_is_waited_for_in_words(
     with pytest.raises(Unreachable) as caught:
         await join._enrol(invite, PeerPaths(tmp_path / "peer.toml", tmp_path / "state"))
     lines = capsys.readouterr().err.splitlines()
-    assert "of at most 1.5 s): attempt 2 at http://127.0.0.1:1; the last one failed: connection of" in lines[0]
+    assert (
+        "of at most 1.5 s): attempt 2 at http://127.0.0.1:1; the last one failed: connection: 127.0.0.1:1 refuses"
+        in lines[0]
+    )
     assert len(lines) > 1
     assert all(line.startswith("Waiting for the coordinator to answer (") for line in lines)
     assert "refuses the connection" in caught.value.cause

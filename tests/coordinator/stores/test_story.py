@@ -120,6 +120,12 @@ async def test_unknown_object_is_refused(ledger: Path, words: str) -> None:
         story_of(RunFolder(ledger.parent), words)
 
 
+async def test_an_unknown_peer_is_answered_with_the_names_of_the_others(ledger: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        story_of(RunFolder(ledger.parent), "peer nobody")
+    assert refused.value.fix == "name one of atlas, or give a peer's id"
+
+
 async def test_the_refusal_of_a_number_names_the_oldest_and_newest(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     ledger = Ledger.open(path)
@@ -154,6 +160,13 @@ async def test_steps_count_from_1(ledger: Path) -> None:
 def test_malformed_words_are_refused(words: str) -> None:
     with pytest.raises(ConfigError, match="object of a run"):
         parse(words)
+
+
+@pytest.mark.parametrize(("words", "fix"), [("lease", "lease 17"), (" peer ", "peer NAME")])
+def test_a_kind_alone_lacks_its_object(words: str, fix: str) -> None:
+    with pytest.raises(ConfigError, match="is named") as refused:
+        parse(words)
+    assert refused.value.fix == f"write `rollcast explain {fix}`"
 
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:

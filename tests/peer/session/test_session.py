@@ -271,7 +271,7 @@ async def test_a_coordinator_that_is_not_there_is_given_up_after_the_join_timeou
         session = lone_session(coordinator, (address,), 0.5)
         with pytest.raises(Unreachable, match=f"no session with the coordinator at {address} for 0.5 s") as caught:
             await session.run()
-        assert f"connection of {address}: {address} refuses the connection" in caught.value.cause
+        assert f"connection: {address} refuses the connection" in caught.value.cause
 
 
 def lone_session(coordinator: ScriptedCoordinator, addresses: tuple[str, ...], timeout_s: float | None) -> Session:

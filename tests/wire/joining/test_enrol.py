@@ -309,5 +309,5 @@ async def test_a_failed_join_names_the_hop(door: Door, tmp_path: Path) -> None:
     invite = replace(door.invite("http://127.0.0.1:1"), further=("no-such-host.invalid",))
     with pytest.raises(Unreachable) as caught:
         await enrol(invite, Identity.generate(), tmp_path, 1.5)
-    assert "connection of 127.0.0.1:1: 127.0.0.1:1 refuses the connection" in caught.value.cause
+    assert "connection: 127.0.0.1:1 refuses the connection" in caught.value.cause
     assert "name lookup of no-such-host.invalid:1" in caught.value.cause

@@ -156,7 +156,7 @@ def test_findings_about_links(link: LinkMeasured, expected: dict[str, str]) -> N
 def test_each_address_of_the_coordinator_is_named_with_the_hop_that_fails() -> None:
     (one,) = place_findings([REFUSED], reached=True)
     assert (one.level, one.code) == ("warning", "RC203")
-    assert "connection of 192.0.2.1:7400: 192.0.2.1:7400 refuses the connection" in one.text
+    assert "connection: 192.0.2.1:7400 refuses the connection" in one.text
     assert [one.level for one in place_findings([REFUSED, REFUSED], reached=False)] == ["error", "error"]
 
 
