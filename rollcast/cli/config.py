@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 app = App(name="config", help="Show and validate configuration files, and print where they are.")
 
+#: Default as JSON -> how a key without one is listed: TOML has no null, and "required" is no value to copy.
+_NO_VALUE = {"null": "{} (not set)", '"required"': "{} (required)"}
+
 
 @app.command
 def show(
@@ -59,7 +62,7 @@ def show(
         return 0
     columns = shutil.get_terminal_size().columns
     for key, default, meaning in rows:  # a table would cut long keys off in a narrow terminal
-        print(f"{key} = {default}")
+        print(_NO_VALUE[default].format(key) if default in _NO_VALUE else f"{key} = {default}")
         print(textwrap.fill(meaning, columns, initial_indent="    ", subsequent_indent="    "))
     return 0
 

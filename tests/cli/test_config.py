@@ -73,3 +73,12 @@ def test_long_keys_are_whole_in_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "40")
     assert show(role="up") == 0
     assert "coordinator.membership.no_peer_timeout_s = " in capsys.readouterr().out
+
+
+def test_keys_without_a_default_are_listed_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(role="gateway") == 0
+    assert capsys.readouterr().out.startswith("core (required)\n")
+    assert show(role="peer") == 0
+    shown = capsys.readouterr().out
+    assert "engine.python (not set)\n" in shown
+    assert "= null" not in shown
