@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import get_args
 
+import structlog
+
 from rollcast.runtime.errors import JoinRefused
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Role, RunId
@@ -19,6 +21,8 @@ from rollcast.wire.joining.release import Release
 from rollcast.wire.limits import INVITE_LENGTH_MAX
 
 QUOTA_DEFAULT = 5  # identities an invite admits: one donor's machines, and few new ones for whoever was banned
+log = structlog.get_logger()
+
 _PREFIX = "rollcast1-"
 _POLL_S = 0.05
 
@@ -113,10 +117,14 @@ async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
         raise JoinRefused("no invite", fix="set invite or invite_file; the operator creates invites")
     fix = "start the coordinator, or copy the invite that it wrote to this place"
     async with deadline(timeout_s, f"the invite in {file}", fix=fix):
+        is_reported = False
         while True:  # another process writes the file, so polling is the only way to notice it
             content = await asyncio.to_thread(_read, file)
             if content.strip():
                 return Invite.decode(content)
+            if not is_reported:
+                log.info("waiting for the invite", file=str(file), at_most_s=timeout_s, fix=fix)
+                is_reported = True
             await asyncio.sleep(_POLL_S)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from rollcast.runtime.errors import JoinRefused, WaitTimedOut
 from rollcast.wire.ids import RunId
@@ -154,8 +155,9 @@ async def test_a_file_that_appears_later_is_waited_for(tmp_path: Path) -> None:
 async def test_without_invite_the_reason_is_clear(tmp_path: Path) -> None:
     with pytest.raises(JoinRefused, match="no invite"):
         await read_invite("", None, 1.0)
-    with pytest.raises(WaitTimedOut, match=r"invite\.txt"):
+    with capture_logs() as logs, pytest.raises(WaitTimedOut, match=r"invite\.txt"):
         await read_invite("", tmp_path / "invite.txt", 0.15)
+    assert [(line["event"], line["at_most_s"]) for line in logs] == [("waiting for the invite", 0.15)]
     with pytest.raises(JoinRefused, match="cannot read"):
         await read_invite("", tmp_path, 1.0)
     (tmp_path / "wrong.txt").write_bytes(b"\xff\xfe not an invite")
