@@ -50,7 +50,7 @@ from peer.worker.text import RunText
 from peer.worker.uploads import Uploader
 from peer.worker.worker import Worker
 from rollcast.runtime.errors import RollcastError, StoreError
-from rollcast.wire.donor_end import remove_end, write_end
+from rollcast.wire.donor_end import RUN_ENDED, remove_end, write_end
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -356,7 +356,7 @@ class PeerProcess:
                 self._renewal.received(message.certificate.certificate_pem)
             case "stop":
                 if not self._stop_reason.done():
-                    self._stop_reason.set_result(message.stop.reason or "stopped by the coordinator")
+                    self._stop_reason.set_result(f"{RUN_ENDED}: {message.stop.reason or 'without a reason'}")
             # Every body that is left belongs to a connectivity component, or to a newer release than this one.
             case other if not self._connectivity.received(message):
                 log.warning("unknown message of the coordinator ignored", kind=other)

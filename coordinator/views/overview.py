@@ -28,7 +28,6 @@ _STAGES: Mapping[WaitStage, str] = {
     "score": "scores",
     "store": "batches to be stored",
     "pacing": "rollouts that S holds back",
-    "paused": "an operator to resume it",
 }
 #: The learner's own step is shown as a wait once it takes so many times the median, and so many seconds.
 STEP_SHOWN_TIMES, STEP_SHOWN_S = 3.0, 30.0
@@ -148,9 +147,10 @@ def limits(state: CoreState) -> str:
     if busy >= LEARNER_LIMITS_SHARE:
         return f" The learner sets the pace: it computes {busy:.0%} of the time."
     seconds: Counter[WaitStage] = Counter()
-    for one in list(progress.waits)[-steps:]:
+    for one in progress.recent_waits:
         seconds.update(one)
-    total_s = sum(one.step_s for one in progress.step_times)
+    del seconds["paused"]  # an operator's act is no limit of the run
+    total_s = progress.recent_s
     stage, most_s = max(seconds.items(), key=lambda item: item[1], default=(None, 0.0))
     own_s = total_s * (1.0 - busy) - seconds.total()  # what is neither computing nor a wait for the run
     if stage is None or own_s > most_s:

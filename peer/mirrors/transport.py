@@ -79,7 +79,7 @@ class MirrorTransport:
     async def close(self) -> None:
         """Close every link."""
         for link in list(self._links):
-            link.close("this process stops")
+            link.close("the process that closed it shuts down")
         await self._http.close()
 
     async def _source(self, address: str) -> tuple[ChunkSource, TrafficClass]:

@@ -88,7 +88,7 @@ class RelayLink:
 
     def closed(self, reason: str, code: str) -> None:
         """See LinkReceiver."""
-        self._owner.ended(self, f"{code} {reason}".strip())
+        self._owner.ended(self, reason if code in ("", "unknown") else f"{code} {reason}")
 
     def close(self, reason: str, code: str = "") -> None:
         """Close the link."""

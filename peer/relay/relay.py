@@ -241,7 +241,7 @@ class Relay:
         """Close every link; verified chunks stay on disk."""
         self._closing = True
         for link in list(self._links.values()):
-            link.close("this process stops")
+            link.close("the process that closed it shuts down")
         await self.transports.close()
         await self._background.end()
         await asyncio.to_thread(self._versions.worker.close)

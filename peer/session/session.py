@@ -234,6 +234,8 @@ class Session:
             self.stub = None
         if was_open:
             over = self._closing.is_set() or self._stopped_by_coordinator
+            if over:  # how the stream broke off is of no interest then
+                cause = "the coordinator ended it" if self._stopped_by_coordinator else "this process shuts down"
             log.log(logging.INFO if over else logging.WARNING, "session over" if over else "session lost", cause=cause)
             self._listener.lost(cause)
         return cause, was_open

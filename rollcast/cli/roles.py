@@ -7,6 +7,7 @@ import importlib.util
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import structlog
 from cyclopts import Parameter
 
 from rollcast.cli.files import Role, load
@@ -144,6 +145,7 @@ def _run(role: Role, path: Path, options: RoleOptions) -> int:
         die_with_parent()
     require_extra(role)
     configure_logging(getattr(config, "name", role), log_file=options.log_file)
+    structlog.get_logger().info("loading")  # imports take seconds, on a busy machine many
     service = importlib.import_module(_SERVICES.get(role, f"{role}.service"))
     return run_process(lambda stop: service.run(config, stop))
 

@@ -143,6 +143,7 @@ def check_continuable(folder: RunFolder, named: Path, *, has_config: bool) -> No
     if summary.get("phase") == "finished":
         raise RunOver(
             f"the run in {named} is over: it is finished",
+            cause="a finished run is closed; only one that was stopped goes on, for more steps too",
             fix="use its policy with `rollcast eval` and `rollcast export`, or start another run",
         )
     os.close(lock(folder.ledger))

@@ -62,7 +62,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"there is no configuration file {path}",
             cause="" if path.is_absolute() else f"there is none in {Path.cwd()}",
-            fix="correct the path; `rollcast init` writes a configuration to begin with",
+            fix="correct the path; `rollcast init` writes a configuration to begin with, and a donor's machine gets its"
+            " own from `rollcast peer join INVITE`",
         ) from None
     except IsADirectoryError:
         files = sorted(file.name for file in path.glob("*.toml"))[:_ELSEWHERE_SHOWN]

@@ -9,6 +9,7 @@ from pathlib import Path
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 
 FILE = "ended.json"
+RUN_ENDED = "the run has ended"  # how the reason begins where the coordinator stopped the peer for good
 _BYTES_MAX = 4096
 _REASON_MAX = 300  # characters: the run's operator may have written it
 

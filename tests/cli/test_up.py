@@ -141,8 +141,9 @@ def test_a_run_that_cannot_be_continued_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no run"):
         up.given_config(None, tmp_path, ())
     finished = a_run(tmp_path, phase="finished")
-    with pytest.raises(RunOver, match="it is finished"):
+    with pytest.raises(RunOver, match="it is finished") as over:
         up.given_config(None, finished.root, ())
+    assert "only one that was stopped goes on" in over.value.cause
     running = a_run(tmp_path)
     running.summary.unlink(missing_ok=True)
     descriptor = lock(running.ledger)

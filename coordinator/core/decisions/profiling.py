@@ -77,7 +77,8 @@ def tick(state: CoreState, now: float) -> list[Action]:
         return []
     if now >= profile.deadline:
         begun = profile.report is not None and profile.report.first_step is not None
-        return _give_up(profile, "the steps took too long" if begun else "the learner began no step in time")
+        waited = "the run is paused" if state.paused else "the learner began no step in time"
+        return _give_up(profile, "the steps took too long" if begun else waited)
     return _give_up(profile, "the learner was lost") if _is_silent(state, now) else []
 
 

@@ -99,6 +99,16 @@ class LearnerProgress:
 
     @property
     def recent_utilisation(self) -> float | None:
-        """The same share, of the newest steps."""
-        total_s = sum(one.step_s for one in self.step_times)
-        return sum(one.busy_s for one in self.step_times) / total_s if total_s else None
+        """The same share, of the newest steps, in which time that an operator paused the run does not count."""
+        total_s = self.recent_s
+        return sum(one.busy_s for one in self.step_times) / total_s if total_s > 0.0 else None
+
+    @property
+    def recent_s(self) -> float:
+        """Seconds of the newest steps, without pauses by an operator."""
+        return sum(one.step_s for one in self.step_times) - sum(one.get("paused", 0.0) for one in self.recent_waits)
+
+    @property
+    def recent_waits(self) -> list[dict[WaitStage, float]]:
+        """The waits for the batches of the newest steps."""
+        return list(self.waits)[-len(self.step_times) :] if self.step_times else []

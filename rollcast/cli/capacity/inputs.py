@@ -212,6 +212,11 @@ def merged_run(values: dict[str, Any], path: Path) -> dict[str, Any]:
     from coordinator.config.config import CoordinatorConfig  # these import much that a plan without a run does not need
     from rollcast.cli.up_config import UpConfig
 
+    if path.is_dir():
+        raise ConfigError(
+            f"{path} is a folder, and --run takes the configuration of a run",
+            fix=f"plan with the measurements of the run in it, --from-run {path}, or give the file it was started with",
+        )
     content = read_toml(path)
     whole = parse_config(content, UpConfig, source=str(path)) if "coordinator" in content else None
     coordinator = whole.coordinator if whole is not None else parse_config(content, CoordinatorConfig, source=str(path))

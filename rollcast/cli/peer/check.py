@@ -22,6 +22,7 @@ from rollcast.cli.peer.folders import (
     state_folder,
 )
 from rollcast.runtime.errors import RollcastError
+from rollcast.wire.donor_end import RUN_ENDED, last_end
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
@@ -72,7 +73,10 @@ def check(
     if engine_python is not None:
         engine = settings.engine.model_copy(update={"python": engine_python.absolute()})
         settings = settings.model_copy(update={"engine": engine})
-    text = read_invite_argument(invite) or _saved_invite(settings)
+    text = read_invite_argument(invite)
+    if not text and (text := _saved_invite(settings)) and RUN_ENDED in (ended := last_end(places)):
+        _print_note(f"the run that this machine had joined is over ({ended}); without a new invite only it is checked")
+        text = ""
     asked = CheckRequest(
         config=settings,
         state_folder=places,

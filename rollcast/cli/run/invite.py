@@ -14,13 +14,19 @@ from cyclopts import App
 from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.process import is_loopback
 from rollcast.wire.ids import InvitedRole
-from rollcast.wire.joining.invite import QUOTA_DEFAULT
+from rollcast.wire.joining.invite import QUOTA_DEFAULT, Invite
 
 app = App(name="invite", help="Create, list, revoke and ban invites for donors.")
 
 _DAY_S = 86_400.0
+_DAYS_LEAST, _DAYS_MOST = 60.0 / _DAY_S, 365.0  # as the coordinator allows
 _PATH = "/api/v1/invites"
+_LOOPBACK = (
+    "Only processes on this machine can use it: the coordinator listens on loopback. For machines elsewhere set"
+    " serve.host and serve.advertise_host (docs/guides/first-run.md)."
+)
 
 
 @app.default
@@ -49,6 +55,10 @@ def make(
     json_output
         Print one JSON object.
     """
+    if quota < 1 or not _DAYS_LEAST <= days <= _DAYS_MOST:
+        what = "an invite admits at least one machine" if quota < 1 else f"an invite cannot be valid for {days:g} days"
+        fix = "pass --quota 1 or more" if quota < 1 else f"pass --days from a minute (0.0007) to {_DAYS_MOST:g}"
+        raise ConfigError(what, fix=fix)
     values = {"role": role, "quota": quota, "lifetime_s": days * _DAY_S, "note": note}
     made = post_sync(Target.of(run), _PATH, values)
     print(json.dumps(made, indent=2) if json_output else made["command"])
@@ -56,6 +66,8 @@ def make(
         machines = "1 machine" if quota == 1 else f"{quota} machines"
         period = "1 day" if days == 1 else f"{days:g} days"
         print(f"Admits {machines} for {period}. Send it privately: anyone who has it can join.", file=sys.stderr)
+        if is_loopback(Invite.decode(made["invite"]).grpc_address.rpartition(":")[0].strip("[]")):
+            print(_LOOPBACK, file=sys.stderr)
     return 0
 
 

@@ -60,7 +60,7 @@ def samples(
     *,
     set_name: Annotated[str, Parameter(name="--set")] = "",
     version: int | None = None,
-    limit: int = 20,
+    limit: Annotated[int, Parameter(name=("--limit", "--n"))] = 20,
     wrong: Annotated[bool, Parameter(negative=())] = False,
     training: TrainingOptions = _ANY,
     export: Export | None = None,

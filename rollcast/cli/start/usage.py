@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from cyclopts import (
+    CoercionError,
     CycloptsError,
     MissingArgumentError,
     UnknownCommandError,
@@ -55,7 +56,17 @@ def usage_error(error: CycloptsError) -> ConfigError:
             return _missing(error, command, error.keyword or error.argument.name)
     error.verbose = False
     what = str(error).rstrip(".")
-    return ConfigError(f"{what[:1].lower()}{what[1:]}", fix=f"`{command} --help` lists the arguments and options")
+    fix = f"`{command} --help` lists the arguments and options"
+    if isinstance(error, CoercionError) and error.argument is not None and error.argument.required:
+        fix = f"write `{_line(error, command, error.argument.name)}`; {fix}"
+    return ConfigError(f"{what[:1].lower()}{what[1:]}", fix=fix)
+
+
+def _line(error: CycloptsError, command: str, name: str) -> str:
+    """Return how a command is written with the arguments that it requires; ``name``: the one that is wrong."""
+    found = error.app.assemble_argument_collection(parse_docstring=True) if error.app is not None else ()
+    needed = [one.name for one in found if one.required and not one.name.startswith("-")]
+    return " ".join((command, *(needed or [name])))
 
 
 def _missing(error: MissingArgumentError, command: str, name: str) -> ConfigError:
@@ -64,8 +75,7 @@ def _missing(error: MissingArgumentError, command: str, name: str) -> ConfigErro
     if name.startswith("-"):
         what, line = f"`{command}` lacks the value of {name}", f"{command} {name} VALUE"
     else:
-        needed = [one.name for one in found if one.required and not one.name.startswith("-")]
-        what, line = f"`{command}` lacks {name}", " ".join((command, *(needed or [name])))
+        what, line = f"`{command}` lacks {name}", _line(error, command, name)
     meaning = f". {name}: {' '.join(help_text.split())}" if help_text else ""
     return ConfigError(what, fix=f"write `{line}`{meaning}")
 

@@ -171,3 +171,9 @@ def test_a_run_whose_model_is_not_in_the_catalogue_says_for_which_one_it_is_plan
 def test_a_run_with_adapters_is_planned_with_versions_of_adapters() -> None:
     demand = demand_file(DemandOptions(run=CONFIGS / "qwen3-8b-lora.toml"))[0].demand
     assert (demand.model, demand.adapter_rank, demand.adapter_noise) == ("qwen3-8b", 16, False)
+
+
+def test_a_run_folder_as_the_configuration_names_the_option_for_folders(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="takes the configuration of a run") as caught:
+        demand_file(DemandOptions(run=tmp_path))
+    assert f"--from-run {tmp_path}" in caught.value.fix

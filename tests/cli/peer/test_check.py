@@ -16,6 +16,7 @@ from peer.donor.check.run import CheckRequest, CheckResult
 from peer.reachability.link_speed import LinkMeasured
 from rollcast.cli.peer.check import check
 from rollcast.runtime.errors import JoinRefused, Unreachable
+from rollcast.wire.donor_end import RUN_ENDED, write_end
 from tests.peer.donor.check.test_findings import DECODED, MACHINE
 from tests.peer.donor.install.test_join import invite
 
@@ -86,7 +87,9 @@ def test_check_prints_json(asked: list[CheckRequest], capsys: pytest.CaptureFixt
     assert asked[0].invite is None
 
 
-def test_check_uses_the_invite_of_the_joined_run(asked: list[CheckRequest], tmp_path: Path) -> None:
+def test_check_uses_the_invite_of_the_joined_run(
+    asked: list[CheckRequest], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config, file = tmp_path / "config" / "rollcast" / "peer.toml", tmp_path / "invite.txt"
     config.parent.mkdir(parents=True)
     config.write_text(f'state_folder = "{tmp_path}/s"\ninvite_file = "{file}"\n')
@@ -95,6 +98,14 @@ def test_check_uses_the_invite_of_the_joined_run(asked: list[CheckRequest], tmp_
     file.write_text(invite().encode() + "\n")
     check()
     assert (asked[-1].invite, asked[-1].state_folder) == (invite(), tmp_path / "s")
+    capsys.readouterr()
+    (tmp_path / "s").mkdir()
+    write_end(tmp_path / "s", f"{RUN_ENDED}: finished", unix_s=1.8e9)
+    check()
+    assert asked[-1].invite is None
+    assert "the run that this machine had joined is over (it ended at 2027-01-" in capsys.readouterr().err
+    check(invite().encode())
+    assert asked[-1].invite == invite()
 
 
 def test_wrong_invite_is_an_error(asked: list[CheckRequest]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rollcast.runtime.errors import ConfigError, MalformedMessage, NotAllowed, R
 from rollcast.wire.ids import PeerId
 from tests.coordinator.api.test_operator import Acts
 from tests.coordinator.http.serving import KEY, Given, served
+from tests.wire.joining.test_invite import INVITE
 
 COLUMNS = ["name", "role", "state", "banned", "last_seen_s", "tokens_per_s", "reason"]
 
@@ -202,7 +203,9 @@ async def test_invites_are_made_listed_and_revoked(
 
     async def make(call: Call) -> Answer:
         asked.append(call.body.model_dump())
-        return {"id": ONE["id"], "invite": "rollcast1-x", "command": "rollcast peer join rollcast1-x"}
+        place = "10.0.0.5" if call.body.note == "Ann" else "127.0.0.1"
+        text = replace(INVITE, http_url=f"https://{place}:7401", grpc_address=f"{place}:7400").encode()
+        return {"id": ONE["id"], "invite": text, "command": f"rollcast peer join {text}"}
 
     async def read(call: Call) -> Answer:
         asked.append(dict(call.params))
@@ -225,8 +228,12 @@ async def test_invites_are_made_listed_and_revoked(
         run = run_folder(tmp_path / "run", page.url)
         await asyncio.to_thread(invite.make, quota=3, days=1.0, note="Ann", run=run)
         said = capsys.readouterr()
-        assert said.out == "rollcast peer join rollcast1-x\n"
+        assert said.out.startswith("rollcast peer join rollcast1-")
         assert said.err.startswith("Admits 3 machines for 1 day. Send it privately")
+        assert "loopback" not in said.err
+        await asyncio.to_thread(invite.make, run=run)
+        assert "Only processes on this machine can use it" in capsys.readouterr().err
+        del asked[-1]
         await asyncio.to_thread(invite.show, run=run, json_output=True)
         assert json.loads(capsys.readouterr().out) == {"invites": [ONE]}
         await asyncio.to_thread(invite.revoke, str(ONE["id"]), run=run)
@@ -241,6 +248,15 @@ async def test_invites_are_made_listed_and_revoked(
     ]
     with pytest.raises(ConfigError, match="not the id"):
         invite.revoke("../tokens")
+
+
+@pytest.mark.parametrize(
+    ("values", "option"), [({"quota": 0}, "--quota"), ({"days": 0.0}, "--days"), ({"days": 400.0}, "--days")]
+)
+def test_an_invite_that_admits_nobody_is_refused_by_its_option(values: dict[str, Any], option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        invite.make(**values)
+    assert option in caught.value.fix
 
 
 def test_invite_lines_show_their_state() -> None:

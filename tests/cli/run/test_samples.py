@@ -31,6 +31,12 @@ async def test_a_game_names_the_agent_that_played_and_shows_all_of_its_turns(
     assert "tool, version" not in shown, "no version made it"
 
 
+async def test_n_limits_as_in_tasks_try(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("samples", str(run), "--set", "training", "--n", "1")
+    assert not app(words, exit_on_error=False, result_action="return_value")
+    assert "--limit 1." in capsys.readouterr().out
+
+
 async def test_nothing_found_is_a_sentence(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.samples(run, set_name="training", training=command.TrainingOptions(age_min=99)) == 0
     assert capsys.readouterr().out.startswith("No stored rollout matches: none is scored yet")

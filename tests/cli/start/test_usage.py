@@ -31,6 +31,11 @@ def answer(*words: str) -> str:
         ("up a.toml b.toml", "`rollcast up` does not take the argument 'b.toml'", "leave it out"),
         ("capacity diff a b --json", "`rollcast capacity diff` has no option --json", "write `--format json`"),
         ("up a.toml --pla", "unknown option: --pla. Did you mean --plain?", "`rollcast up --help` lists"),
+        (
+            "capacity price shed 0.5",
+            'invalid value for USD-PER-HOUR: unable to convert "shed" into float',
+            "write `rollcast capacity price USD-PER-HOUR`; `rollcast capacity price --help` lists",
+        ),
         ("simulate --peers many", 'invalid value for --peers: unable to convert "many" into int', "simulate --help"),
     ],
 )

@@ -168,6 +168,17 @@ def test_the_sentence_says_what_limits_the_run_once_it_is_measured() -> None:
     assert "packing and transferring batches take most" in limits(found.state)
 
 
+def test_a_pause_counts_neither_as_a_limit_nor_as_the_learners_time() -> None:
+    found = core("a")
+    progress = found.state.progress
+    for step in range(1, 30):
+        progress.step_finished(Step(step), step_report(step, busy_s=9.0))
+        progress.waits.append({"store": 0.1})
+    progress.step_finished(Step(30), {"step_s": 1010.0, "train_s": 9.0, "wait_s": 1001.0})
+    progress.waits.append({"paused": 1000.0, "store": 0.1})
+    assert limits(found.state) == " The learner sets the pace: it computes 90% of the time."
+
+
 def test_a_run_with_alerts_is_not_called_healthy() -> None:
     found = core("a")
     alert = Alert("lost", "warning", "", "", 0.0, "workers", "")

@@ -266,7 +266,7 @@ async def test_closing_ends_every_link(tmp_path: Path) -> None:
         link.start(got := Collector())
         await transport.close()
         await got.until(lambda: got.ended)
-        assert got.ended == [("this process stops", "")]
+        assert got.ended == [("the process that closed it shuts down", "")]
         await asyncio.sleep(0)
         assert not transport._links
 

@@ -113,6 +113,13 @@ def test_it_is_given_up_at_its_deadline(reports: tuple[ProfileReported, ...], wh
     assert core.handle(Tick(), 52.0) == []
 
 
+def test_a_profile_during_a_pause_says_that_the_run_is_paused() -> None:
+    core = ordered()
+    core.state.paused = "paused by the operator"
+    core.handle(LearnerCalled(), 50.0)
+    assert core.handle(Tick(), 51.0) == [Note("profile_given_up", "profile a", "the run is paused")]
+
+
 def test_it_is_given_up_when_the_learner_is_lost_or_the_run_ends() -> None:
     core = world()
     core.handle(asked(deadline_s=1000.0), 1.0)
