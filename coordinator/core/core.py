@@ -307,7 +307,11 @@ class CoordinatorCore:
 
     def elapsed_s(self, now: float) -> float:
         """Return for how many seconds coordinators have run this run, earlier ones included."""
-        return self._elapsed_before_s + (0.0 if self._started_at is None else now - self._started_at)
+        return self._elapsed_before_s + self.up_s(now)
+
+    def up_s(self, now: float) -> float:
+        """Return for how many seconds this coordinator has run the run."""
+        return 0.0 if self._started_at is None else now - self._started_at
 
     def validate(self) -> None:
         """Check every invariant.

@@ -16,7 +16,9 @@ from coordinator.views.phrases import duration, members_in_words
 Severity = Literal["info", "warning", "critical"]
 Page = Literal["workers", "broadcast", "run", "capacity", "events"]
 
-STARTS_S = 60.0  # of a run, for which its processes may still be loading; "Now" says what the run waits for
+STARTS_S = (
+    60.0  # of a coordinator, for which the run's processes may still be loading; "Now" says what the run waits for
+)
 WAITS_LONG_STEPS = 3.0  # learner steps after which a wait for a batch is an alert
 WAITS_LONG_S = 30.0  # but never before this
 WAITS_TOO_LONG_S = 600.0
@@ -72,7 +74,12 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The data from which alerts are found. ``cloned`` has recent rejections of a second copy of an identity."""
+    """The data from which alerts are found.
+
+    Args:
+        up_s: seconds for which this coordinator has run.
+        cloned: recent rejections of a second copy of an identity.
+    """
 
     state: CoreState
     status: RunStatus
@@ -80,6 +87,7 @@ class Seen:
     health: Health
     spending: Mapping[str, Any] | None
     now: float
+    up_s: float
     cloned: tuple[EventView, ...] = ()
 
 
@@ -113,7 +121,7 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
 
 def _missing_roles(seen: Seen) -> Iterator[Found]:
     state = seen.state
-    if seen.status.elapsed_s < STARTS_S:
+    if seen.up_s < STARTS_S:
         return
     if state.members.origin is None:
         text = "There is no origin: the learner cannot publish, and peers receive no versions."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.core.core import CoordinatorCore
+from coordinator.core.decisions.state import CoreState
 from coordinator.core.status.status import RunStatus
 from coordinator.core.status.turns import Turns
 from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
@@ -21,6 +22,7 @@ from coordinator.views.relay_tree import Shape
 from coordinator.views.samples import take_sample
 from coordinator.views.versions import VersionHistory
 from coordinator.views.workers import KnownMembers, WorkersView, build_workers
+from rollcast.wire.ids import Epoch
 
 LATELY_S = 600.0
 
@@ -45,6 +47,26 @@ class _Counts:
 
 
 @dataclass(slots=True)
+class _Excused:
+    """Counts rollouts that became too old because a new epoch skipped steps, which says nothing about S."""
+
+    _epoch: Epoch | None = None
+    _step: int = 0  # the newest when the epoch was noticed
+    _is_first: bool = True  # at the sample before, no step of the epoch was done
+    _count: int = 0
+
+    def of(self, state: CoreState, too_old: int) -> int:
+        """Return how many of the rollouts that were too old so far are excused."""
+        if state.epochs.current != self._epoch:
+            self._epoch, self._step = state.epochs.current, state.progress.step
+        is_first = state.progress.step == self._step
+        if is_first or self._is_first:  # the first step may have been done since the sample before
+            self._count = too_old
+        self._is_first = is_first
+        return self._count
+
+
+@dataclass(slots=True)
 class ViewRegistry:
     """Builds the views of the run's present state; ``sample`` must be called every SAMPLE_S seconds."""
 
@@ -55,6 +77,7 @@ class ViewRegistry:
     _known: KnownMembers = field(default_factory=KnownMembers)
     _shape: Shape = field(default_factory=Shape)
     _versions: VersionHistory = field(default_factory=VersionHistory)
+    _excused: _Excused = field(default_factory=_Excused)
     _counts: deque[_Counts] = field(default_factory=lambda: deque(maxlen=round(LATELY_S / SAMPLE_S)))
 
     def overview(self) -> Overview:
@@ -100,7 +123,8 @@ class ViewRegistry:
         state, now = run.core.state, run.clock()
         accounts = state.accounts
         dropped, too_old = accounts.dropped.total(), accounts.dropped["stale"] + accounts.dropped["group_stale"]
-        self._counts.append(_Counts(now, accounts.accepted, accounts.trained + dropped, too_old))
+        excused = self._excused.of(state, too_old)
+        self._counts.append(_Counts(now, accounts.accepted, accounts.trained + dropped - excused, too_old - excused))
         self._versions.observe(state)
         self._wrong(status, spending)
         yield
@@ -113,7 +137,7 @@ class ViewRegistry:
         run, now = self.run, self.run.clock()
         since_unix_s = run.unix_clock() - LATELY_S
         cloned = tuple(one for one in self.cloned if one.at_unix_s >= since_unix_s)
-        seen = Seen(run.core.state, status, self._lately(), run.health(), spending, now, cloned)
+        seen = Seen(run.core.state, status, self._lately(), run.health(), spending, now, run.core.up_s(now), cloned)
         return self._alerts.update([*find_alerts(seen), *self._learning()], now)
 
     def _learning(self) -> Iterator[Found]:

@@ -58,7 +58,8 @@ def usage_error(error: CycloptsError) -> ConfigError:
     what = str(error).rstrip(".")
     fix = f"`{command} --help` lists the arguments and options"
     if isinstance(error, CoercionError) and error.argument is not None and error.argument.required:
-        fix = f"write `{_line(error, command, error.argument.name)}`; {fix}"
+        name = error.argument.name.lstrip("-").upper()  # it can be given by position, as all that is required
+        fix = f"write `{_line(error, command, name)}`; {fix}"
     return ConfigError(f"{what[:1].lower()}{what[1:]}", fix=fix)
 
 

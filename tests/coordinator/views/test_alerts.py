@@ -25,8 +25,8 @@ from tests.coordinator.views.viewed import NOW, core, status, world
 
 
 def seen(found: CoordinatorCore, now: float = NOW, **changes: Any) -> Seen:
-    values: dict[str, Any] = {"lately": Lately(), "health": Health(), "spending": None, "status": status(found, now)}
-    return Seen(state=found.state, now=now, **(values | changes))
+    values: dict[str, Any] = {"lately": Lately(), "health": Health(), "spending": None, "up_s": found.up_s(now)}
+    return Seen(state=found.state, now=now, **({"status": status(found, now)} | values | changes))
 
 
 def alerts(found: CoordinatorCore, now: float = NOW, **changes: Any) -> dict[str, Found]:

@@ -217,6 +217,34 @@ def test_alerts_are_found_while_no_page_is_open() -> None:
     assert alerts == {"no_origin": 30.0, "no_workers": 30.0}
 
 
+def test_rollouts_that_a_new_epochs_skipped_steps_made_too_old_raise_no_alert() -> None:
+    run = world("a")
+    views, core = registry(run), run.core
+
+    def found_after(stale: int, trained: int = 0, step: int = 0) -> set[str]:
+        core.state.accounts.dropped["stale"] += stale
+        core.state.accounts.trained += trained
+        core.state.progress.step = step or core.state.progress.step
+        run.now += 5.0
+        at_once(views.sample())
+        return {one.id for one in views.overview().alerts}
+
+    found_after(0)
+    assert "too_old" not in found_after(500), "the epoch of a restored run began above its rollouts"
+    assert "too_old" not in found_after(100, trained=256, step=360), "its first step was done since the last sample"
+    assert "too_old" in found_after(200, trained=256, step=361)
+
+
+def test_a_coordinator_that_starts_again_leaves_its_processes_time_to_start() -> None:
+    run = World()
+    run.core._elapsed_before_s = 1000.0
+    views = registry(run)
+    run.handle(Tick())
+    run.now += STARTS_S - 1.0
+    at_once(views.sample())
+    assert views.overview().alerts == ()
+
+
 def test_rates_are_those_of_the_last_minutes() -> None:
     run = world("a")
     views = registry(run)
