@@ -18,6 +18,16 @@ export function fateOf(invite, nowS) {
   return invite.expires_unix_s <= nowS ? "ended" : "open";
 }
 
+/** Whether an invite names its coordinator by a loopback address, which no other machine reaches. */
+function isLoopback(invite) {
+  try {
+    const text = atob(invite.replace(/^rollcast1-/, "").replaceAll("-", "+").replaceAll("_", "/"));
+    return /^(127\.|localhost|\[::1\])/.test(JSON.parse(text).grpc_address);
+  } catch {
+    return false;
+  }
+}
+
 export function Page() {
   const { data, error, reload } = useGet("/api/v1/invites");
   const found = useGet("/api/v1/reputations");
@@ -52,7 +62,8 @@ function Make({ onMade }) {
     </form>
     <${Problem} error=${state.error} />
     ${state.made && html`<div class="invite-made" role="status"><p><b>Give this line to the donor.</b> <span class="muted">It is shown only once. ${plural(quota, "machine")} can join with it until ${clock(state.made.expires_unix_s)}; anyone who has it can use it.</span></p>
-      <${OneLine} text=${state.made.command} label="The donor's command" /></div>`}
+      <${OneLine} text=${state.made.command} label="The donor's command" />
+      ${isLoopback(state.made.invite) && html`<p><b>Only the coordinator's machine can use it,</b> because the coordinator listens on loopback. For machines elsewhere set serve.host and serve.advertise_host.</p>`}</div>`}
   <//>`;
 }
 

@@ -277,6 +277,7 @@ async def test_invite_works_until_it_is_revoked(browser: Any, run: ShownRun, wid
         line = await tab.page.locator(".one-line code").inner_text()
         assert line.startswith("rollcast peer join rollcast1-")
         invite = Invite.decode(line.split()[-1])
+        await tab.shows(".invite-made", "Only the coordinator's machine can use it")
         assert await let_in(run, invite.token) == 200
         assert (await audited(run))["act"] == "invite"
         await looked_at(tab, "an invite")
