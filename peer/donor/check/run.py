@@ -27,7 +27,7 @@ from peer.startup import make_engine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime import errors
-from rollcast.runtime.errors import ConfigError, ReleaseMismatch, RollcastError
+from rollcast.runtime.errors import ConfigError, JoinRefused, ReleaseMismatch, RollcastError
 from rollcast.wire.donor_socket import request
 from rollcast.wire.joining.diagnose import HopFailed, failed_hop
 from rollcast.wire.joining.invite import Invite
@@ -64,6 +64,7 @@ class CheckRequest:
 
     Args:
         invite: the invite to a run; None: the machine is checked without a coordinator.
+        is_member: whether this machine has joined with the invite: it then stays a member when that has expired.
         model: name of the model to measure; empty: the run's, or a default for this machine.
         decode: whether to measure the speed of generation.
         link: whether to measure the rates of the link and who can dial this machine.
@@ -72,6 +73,7 @@ class CheckRequest:
     config: PeerConfig
     state_folder: Path
     invite: Invite | None = None
+    is_member: bool = False
     model: str = ""
     decode: bool = True
     link: bool = True
@@ -145,8 +147,18 @@ async def check_machine(
         await _decode(asked, model or _default_model(machine, config), checked, progress, engine_factory)
     if asked.invite is not None and checked.needs is not None:
         await _judge(asked, asked.invite, checked, progress)
+    if asked.is_member:
+        checked.findings = [_of_a_member(one) for one in checked.findings]
     checked.findings = checking.ordered(checked.findings)
     return checked
+
+
+def _of_a_member(found: Finding) -> Finding:
+    """Return a refused invite as a warning: the member's certificate is renewed without it."""
+    if found.code != JoinRefused.code or found.level != "error":
+        return found
+    text = f"{found.text}: this machine stays a member, but its link and its value to the run cannot be measured"
+    return replace(found, level="warning", text=text, fix="ask the operator for a new invite, and check with that")
 
 
 async def _ask_coordinator(

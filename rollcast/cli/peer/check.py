@@ -23,6 +23,7 @@ from rollcast.cli.peer.folders import (
 )
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.donor_end import RUN_ENDED, last_end
+from rollcast.wire.identity.tls import CREDENTIALS
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
@@ -81,6 +82,7 @@ def check(
         config=settings,
         state_folder=places,
         invite=join.peer_invite(text) if text else None,
+        is_member=bool(text) and not invite and (places / CREDENTIALS).exists(),
         model=model,
         decode=decode,
         link=link,

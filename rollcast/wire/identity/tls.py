@@ -84,6 +84,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # otherwise a second coordinator would silently share the port
 )
 
+CREDENTIALS = "credentials.pem"  # of a member, in its state folder
 _PEM_BYTES_MAX = 64 << 10
 
 
@@ -170,7 +171,7 @@ class TlsCredentials:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             bundle = b"".join((self.private_key_pem, self.certificate_pem, self.ca_pem))
-            write_atomically(folder / "credentials.pem", bundle, mode=0o600)
+            write_atomically(folder / CREDENTIALS, bundle, mode=0o600)
         except OSError as error:
             raise run_folder_error(folder, error) from None
 
@@ -181,7 +182,7 @@ class TlsCredentials:
         Raises:
             WrongKey: the file does not exist or is damaged, or key and certificate do not belong together.
         """
-        path = folder / "credentials.pem"
+        path = folder / CREDENTIALS
         try:
             with path.open("rb") as file:
                 bundle = file.read(_PEM_BYTES_MAX)
@@ -217,7 +218,7 @@ class TlsCredentials:
         context.load_verify_locations(cadata=self.ca_pem.decode("ascii"))
         # The ssl module reads a private key only from a file. The temporary folder is open to this user alone (0700).
         with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
-            path = Path(folder) / "credentials.pem"
+            path = Path(folder) / CREDENTIALS
             path.touch(mode=0o600)
             path.write_bytes(self.private_key_pem + self.certificate_pem)
             context.load_cert_chain(path)

@@ -98,8 +98,12 @@ def test_check_uses_the_invite_of_the_joined_run(
     file.write_text(invite().encode() + "\n")
     check()
     assert (asked[-1].invite, asked[-1].state_folder) == (invite(), tmp_path / "s")
-    capsys.readouterr()
+    assert not asked[-1].is_member, "it has no certificate yet"
     (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "credentials.pem").touch()
+    check()
+    assert asked[-1].is_member
+    capsys.readouterr()
     write_end(tmp_path / "s", f"{RUN_ENDED}: finished", unix_s=1.8e9)
     check()
     assert asked[-1].invite is None

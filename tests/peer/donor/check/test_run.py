@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from peer.donor.check.run import CheckRequest, check_machine
 from peer.donor.machine import decode_speed
 from peer.reachability import link_speed
 from peer.startup import state_folder_lock
-from rollcast.runtime.errors import ConfigError, MissingExtra
+from rollcast.runtime.errors import ConfigError, JoinRefused, MissingExtra
 from tests.coordinator.running import running
 from tests.peer.engines.fake_engine import FakeEngine
 
@@ -64,6 +65,19 @@ async def test_with_an_invite_the_machines_contribution_is_judged(tmp_path: Path
     assert checked.worth is not None
     assert "not timed enough" in checked.worth["sentence"]
     assert any("others can dial this machine" in one.text for one in checked.findings)
+
+
+async def test_the_expired_invite_of_a_member_is_no_error(tmp_path: Path) -> None:
+    async with running(tmp_path / "run") as run:
+        invite = replace(run.invite("peer"), token="expired")
+        for is_member, level, status in ((False, "error", JoinRefused.exit_code), (True, "warning", 0)):
+            asked = CheckRequest(
+                config=CONFIG, state_folder=tmp_path, invite=invite, is_member=is_member, decode=False, link=False
+            )
+            checked = await check_machine(asked, lambda _: None, engine_factory=engine)
+            (found,) = [one for one in checked.findings if one.code == JoinRefused.code]
+            assert (found.level, checked.exit_status) == (level, status)
+            assert ("stays a member" in found.text) == is_member
 
 
 async def test_an_engine_that_is_missing_is_a_finding_and_the_exit_status(tmp_path: Path) -> None:
