@@ -8,7 +8,6 @@ import random
 
 import grpc
 import grpc.aio
-from blake3 import blake3
 
 from bench.fleet.history import History
 from rollcast.runtime.errors import ProcessFailed
@@ -21,6 +20,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sign_version
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import tensor_table
 
 CALL_DEADLINE_S = 10.0
@@ -98,7 +98,7 @@ class SyntheticLearner:
             epoch=Epoch(0),
             version=Version(self.step),
             parent_hash=self._parent_hash,
-            state_hash=blake3(state).digest(),
+            state_hash=state_hash(state),
             state_size_bytes=len(state),
             tensors=tensor_table([("weights", "float32", (len(state) // 4,))]),
             model_json="{}",

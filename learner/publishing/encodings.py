@@ -14,10 +14,11 @@ from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
-from rollcast.wire.versions.chunks import BytesLike, chunk_size_for
+from rollcast.wire.versions.chunks import BytesLike, chunk_list_hash, chunk_size_for
 from rollcast.wire.versions.delta import encode_delta
 from rollcast.wire.versions.parallel import threads_for_a_pass
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, VersionRecord
+from rollcast.wire.versions.state_hash import LEAF_BYTES
 
 DELTA_SHARE_MAX = 0.5
 """Largest size of a delta as a share of the keyframe; a longer one saves too little to depend on an older version."""
@@ -77,12 +78,16 @@ def encode(
             heed(len(snapshot.state_bytes))  # also where no delta is made
         return None if data is None else cut_up(data, chunk_size_bytes)
 
+    state = snapshot.state_bytes
+    keyframe_chunk_bytes = chunk_size_bytes or chunk_size_for(len(state))
     with ThreadPoolExecutor(2 + len(bases), thread_name_prefix="encode") as pool:
-        digest = pool.submit(hash_of, snapshot.state_bytes, wait)
-        keyframe = pool.submit(cut_up, snapshot.state_bytes, chunk_size_bytes, wait)
+        cutting = pool.submit(cut_up, state, keyframe_chunk_bytes, wait)
+        hashing = None if keyframe_chunk_bytes == LEAF_BYTES else pool.submit(hash_of, state, wait)
         deltas = dict(zip(bases, pool.map(delta, bases, bases.values()), strict=True))
         worth_it = {encoding_id: one for encoding_id, one in deltas.items() if one is not None}
-        return digest.result(), {KEYFRAME_ID: keyframe.result()} | worth_it
+        keyframe = cutting.result()
+        digest = chunk_list_hash(keyframe.chunk_hashes) if hashing is None else hashing.result()
+        return digest, {KEYFRAME_ID: keyframe} | worth_it
 
 
 def _delta(

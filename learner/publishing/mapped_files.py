@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from blake3 import blake3
-
 from learner.publishing.growth import Wait, unheeded
 from learner.publishing.memory_files import MemoryMap
-from rollcast.wire.versions.chunks import BytesLike, chunk_list
+from rollcast.wire.versions.chunks import BytesLike, chunk_list, chunk_list_hash
 from rollcast.wire.versions.parallel import in_order, threads_for_a_pass
+from rollcast.wire.versions.state_hash import LEAF_BYTES
 
 STRETCH_BYTES = 8 << 20
 """Bytes read before their pages are returned to the kernel; a multiple of every chunk size."""
@@ -50,11 +49,8 @@ def stretches(data: BytesLike, wait: Wait = unheeded) -> Iterator[memoryview]:
 
 
 def hash_of(data: BytesLike, wait: Wait = unheeded) -> bytes:
-    """Return the BLAKE3 hash, 32 bytes; it equals rollcast.wire.versions.records.state_hash."""
-    digest = blake3(max_threads=blake3.AUTO)
-    for stretch in stretches(data, wait):
-        digest.update(stretch)
-    return digest.digest()
+    """Return the hash of a state, 32 bytes; it equals rollcast.wire.versions.state_hash.state_hash."""
+    return chunk_list_hash(chunk_hashes_of(data, LEAF_BYTES, wait))
 
 
 def chunk_hashes_of(data: BytesLike, chunk_size_bytes: int, wait: Wait = unheeded) -> bytes:

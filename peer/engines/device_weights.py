@@ -11,9 +11,9 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import structlog
-from blake3 import blake3
 
 from rollcast.policy.params import Params
+from rollcast.wire.versions.state_hash import StateHash
 
 VersionsOnDevice = Literal["auto", "one", "two"]
 
@@ -130,7 +130,7 @@ def read_back(tensors: Params) -> bytes:
 
     Of several devices that hold the same share the first one is read.
     """
-    digest = blake3(max_threads=blake3.AUTO)
+    digest = StateHash(all_cores=True)
     for name in sorted(tensors):
         digest.update(_on_host(tensors[name]).reshape(-1).view(np.uint8).data)
     return digest.digest()

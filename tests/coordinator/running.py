@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from blake3 import blake3
 
 from coordinator import service
 from coordinator.config.config import CoordinatorConfig
@@ -28,6 +27,7 @@ from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.token_ids import pack_ids
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sign_version
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import tensor_table
 from tests.coordinator.scoring_here import scoring_here
 
@@ -167,7 +167,7 @@ def version(run_id: str, learner: Identity, number: int = 0) -> pb.VersionAnnoun
         epoch=Epoch(0),
         version=Version(number),
         parent_hash=b"",
-        state_hash=blake3(state).digest(),
+        state_hash=state_hash(state),
         state_size_bytes=len(state),
         tensors=tensor_table([("weights", "float32", (16,))]),
         model_json="{}",

@@ -32,7 +32,8 @@ from rollcast.wire.routes import RouteShape
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.token_ids import pack_ids
 from rollcast.wire.versions.chunks import check_chunk
-from rollcast.wire.versions.records import VerifiedVersion, state_hash, verify_announcement
+from rollcast.wire.versions.records import VerifiedVersion, verify_announcement
+from rollcast.wire.versions.state_hash import state_hash
 
 RUN_ID = RunId("scripted-run")
 TOKENIZER = Tokenizer((), "0123456789+=")

@@ -18,7 +18,8 @@ from rollcast.policy.shapes import parameter_count, parameter_shapes
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 PROMPT_TOKENS = 64

@@ -33,7 +33,7 @@ from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 from rollcast.wire.version_swap import AtVersionSwap
-from rollcast.wire.versions.records import state_hash
+from rollcast.wire.versions.state_hash import state_hash
 
 _ATTEMPTS = 3  # of a slice whose answers are of other weights
 

@@ -20,7 +20,7 @@ from peer.engines.vllm.checkpoint import PRECISIONS, Checkpoint, read_model
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.lora import absent_adapters
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage, ModelError, StoreError
-from rollcast.wire.versions.records import state_hash
+from rollcast.wire.versions.state_hash import state_hash
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm/config/lora.py, MaxLoRARanks
 

@@ -22,7 +22,7 @@ from peer.engines.vllm.generation import VllmGeneration
 from peer.engines.vllm.supervisor import Supervisor, server_command
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
-from rollcast.wire.versions.records import state_hash
+from rollcast.wire.versions.state_hash import state_hash
 
 log = structlog.get_logger()
 

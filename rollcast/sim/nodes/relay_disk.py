@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.versions import CHUNK_BYTES, Published
 from rollcast.wire.ids import Version
-from rollcast.wire.versions.records import VerifiedVersion, state_hash
+from rollcast.wire.versions.records import VerifiedVersion
+from rollcast.wire.versions.state_hash import state_hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,9 +228,9 @@ class ChunkStore:
         verified = delta.verified
         keyframe = StoredEncoding(self._version_folder(delta.version), verified, verified.keyframe, None)
         if work.memory is None:
-            keyframe.open_made(work.path)
+            keyframe.open_made(work.path, work.leaves)
         else:
-            keyframe.adopt_memory(work.memory, lineage)
+            keyframe.adopt_memory(work.memory, work.leaves, lineage)
         # A keyframe that was being received is dropped; its descriptor is closed once no reader uses it.
         self._encodings[delta.version, KEYFRAME_ID] = keyframe
         self._begin_copy(keyframe)

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from blake3 import blake3
-
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
 from rollcast.wire.limits import DELTA_BLOCK_BYTES
 from rollcast.wire.versions.delta import DeltaDecoder
 from rollcast.wire.versions.files import preallocate, write_all
+from rollcast.wire.versions.state_hash import StateHash
 from rollcast.wire.versions.state_memory import StateMemory, fits_in_memory, memory_for
 from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
@@ -115,9 +114,14 @@ class Materialisation:
             decoder.finish()
         except MalformedMessage as error:
             raise _corrupt(version, self._refusal or error.what) from None
-        if self._blocks.digest() != self.delta.verified.record.state_hash:
+        if self._blocks.hash.digest() != self.delta.verified.record.state_hash:
             raise _corrupt(version, f"version {self._base.version} with it does not hash to the signed state")
         self._made = True
+
+    @property
+    def leaves(self) -> bytes:
+        """Return the hashes of the leaves of the state that ``finish`` has made."""
+        return self._blocks.hash.leaves
 
     def close(self) -> None:
         """Release the base, and what was made in memory unless ``finish`` returned; a file is closed and stays."""
@@ -174,18 +178,14 @@ class _MemoryBlocks:
         self.size_bytes = memory.size_bytes
         self._view = memory.view
         self._before_change = before_change
-        self._blake3 = blake3()
+        self.hash = StateHash()
 
     def load(self, start: int, stop: int) -> memoryview:
         self._before_change(stop)
         return self._view[start:stop]
 
     def store(self, start: int, block: memoryview) -> None:
-        self._blake3.update(block)
-
-    def digest(self) -> bytes:
-        """Return the BLAKE3 hash of the blocks so far, which is the state's once all are made."""
-        return self._blake3.digest()
+        self.hash.update(block)
 
 
 class _CopiedBlocks:
@@ -196,7 +196,7 @@ class _CopiedBlocks:
         self._base = base
         self._descriptor = descriptor
         self._block = memoryview(bytearray(min(DELTA_BLOCK_BYTES, size_bytes)))
-        self._blake3 = blake3()  # on one thread: a block is too small for waking other cores to pay
+        self.hash = StateHash()
 
     def load(self, start: int, stop: int) -> memoryview:
         block = self._block[: stop - start]
@@ -205,11 +205,7 @@ class _CopiedBlocks:
 
     def store(self, start: int, block: memoryview) -> None:
         write_all(self._descriptor, block, start)
-        self._blake3.update(block)
-
-    def digest(self) -> bytes:
-        """Return the BLAKE3 hash of the blocks so far, which is the state's once all are made."""
-        return self._blake3.digest()
+        self.hash.update(block)
 
 
 def _corrupt(version: int, cause: str) -> CorruptChunk:

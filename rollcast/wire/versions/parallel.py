@@ -14,7 +14,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# A publication hashes a state twice and encodes it at the same time, beside training.
+# A publication hashes a state, a small one twice, and encodes it at the same time, beside training.
 _CORES_SHARE = 0.25
 # More threads would wait for the interpreter's lock, and for memory.
 _THREADS_MOST = 4

@@ -18,7 +18,7 @@ from rollcast.wire.checks import require
 from rollcast.wire.identity.identity import Identity, verify_signed
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.chunks import HASH_BYTES, BytesLike, blake3_hash, chunk_count, chunk_list_hash
+from rollcast.wire.versions.chunks import HASH_BYTES, blake3_hash, chunk_count, chunk_list_hash
 from rollcast.wire.versions.delta import delta_bytes_max
 from rollcast.wire.versions.tensors import TensorSpec, tensors_from_pb
 
@@ -46,7 +46,7 @@ class BaseRef:
     """
 
     version: Version
-    state_hash: bytes  # of that version's state
+    state_hash: bytes  # of that version's state: rollcast.wire.versions.state_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,6 @@ class VerifiedVersion:
     def manifest(self, encoding_id: int) -> Manifest | None:
         """Return the manifest of one encoding, or None if the version has no such encoding."""
         return next((manifest for manifest in self.manifests if manifest.encoding_id == encoding_id), None)
-
-
-def state_hash(data: BytesLike) -> bytes:
-    """Return the BLAKE3 hash of a whole state, 32 bytes."""
-    return blake3_hash(data)
 
 
 def keyframe_manifest(record: VersionRecord, chunk_hashes: bytes, chunk_size_bytes: int) -> Manifest:

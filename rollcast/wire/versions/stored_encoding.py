@@ -24,8 +24,8 @@ from rollcast.wire.versions.chunks import (
     new_bitmap,
 )
 from rollcast.wire.versions.files import preallocate, read_all, read_vector, write_vector
-from rollcast.wire.versions.prefix_hash import PrefixHash
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
+from rollcast.wire.versions.state_hash import LEAF_BYTES, PrefixHash
 from rollcast.wire.versions.state_memory import StateMemory, memory_for
 
 
@@ -69,6 +69,7 @@ class StoredEncoding:
         self._finished = False
         self._state_verified = False
         self._state_hash: PrefixHash | None = None  # under way
+        self._leaves = b""  # the hashes of the leaves of a state that was made here
         self._leading_chunks = 0  # chunks on disk before the first gap
         self._descriptor = -1
         # Guards readers, the memory, the file's name, and the bitmap, in which several chunks share a byte. Reentrant:
@@ -120,8 +121,8 @@ class StoredEncoding:
         self._finished = True
         return True
 
-    def open_made(self, made: Path) -> None:
-        """Adopt a file that holds the verified state.
+    def open_made(self, made: Path, leaves: bytes) -> None:
+        """Adopt a file that holds the verified state, whose leaves have these hashes.
 
         Raises:
             StoreError: the disk refuses.
@@ -132,16 +133,17 @@ class StoredEncoding:
         except OSError as error:
             raise store_error(self._folder, error) from None
         self._have_all()
-        self._state_verified = True
+        self._leaves, self._state_verified = leaves, True
 
-    def adopt_memory(self, memory: StateMemory, lineage: tuple[tuple[Version, EncodingId], ...]) -> None:
-        """Adopt the verified state in memory, which this object closes from now on.
+    def adopt_memory(self, memory: StateMemory, leaves: bytes, lineage: tuple[tuple[Version, EncodingId], ...]) -> None:
+        """Adopt the verified state in memory, whose leaves have these hashes; this object closes it from now on.
 
         It counts as finished, because it can be made again from ``lineage``, whose encodings are all on disk.
         """
         self.lineage = lineage
         self._hold(memory)
         self._have_all()
+        self._leaves = leaves
         self._state_verified = self._finished = True
 
     def _hold(self, memory: StateMemory) -> None:
@@ -306,6 +308,13 @@ class StoredEncoding:
 
     # ------------------------------------------------------------ the whole
 
+    @property
+    def _to_be_hashed(self) -> bool:
+        """Whether checking the state takes more than its chunks, each of which was checked: they are no leaves."""
+        return self.manifest.kind == "keyframe" and not (
+            self._state_verified or self._finished or self.manifest.chunk_size_bytes == LEAF_BYTES
+        )
+
     def advance_hash(self, budget_bytes: int) -> bool:
         """Hash more of the keyframe's bytes, up to the first gap, so that ``verify_state`` has less to do.
 
@@ -315,7 +324,7 @@ class StoredEncoding:
         Raises:
             StoreError: the disk refuses.
         """
-        if self.manifest.kind != "keyframe" or self._state_verified or self._finished:
+        if not self._to_be_hashed:
             return False
         while self.has(self._leading_chunks):
             self._leading_chunks += 1
@@ -334,13 +343,16 @@ class StoredEncoding:
         Raises:
             StoreError: the disk refuses.
         """
-        if self.manifest.kind == "keyframe" and not (self._state_verified or self._finished):
-            state_hash = self._prefix_hash()
+        if self._to_be_hashed:
+            state_hash = self._hashed_prefix()
             if self.manifest.chunk_range(first)[0] == state_hash.done_bytes:
                 state_hash.take(chunks)
 
     def verify_state(self) -> None:
-        """Hash the rest of the keyframe's bytes as they are in the file and compare with the record's state hash.
+        """Compare the keyframe with the record's state hash.
+
+        What is left to hash of the file is hashed before. That is nothing where the chunks, checked when they came, are
+        the leaves of the hash.
 
         Raises:
             CorruptChunk: the bytes are not the state that the learner signed.
@@ -349,8 +361,12 @@ class StoredEncoding:
         if self._state_verified:
             return
         self._require_state()
-        state_hash, self._state_hash = self._hash_until(self.manifest.size_bytes), None
-        if state_hash.digest() != self.verified.record.state_hash:
+        if self._finished or self._to_be_hashed:
+            hashed, self._state_hash = self._hash_until(self.manifest.size_bytes), None
+            digest = hashed.digest()
+        else:
+            digest = self.manifest.chunk_list_hash  # of its leaves
+        if digest != self.verified.record.state_hash:
             raise CorruptChunk(
                 f"the state of version {self.version} does not match its signed hash",
                 cause="the disk changed it, or the learner signed a wrong record",
@@ -370,10 +386,12 @@ class StoredEncoding:
         if self._chunk_list is not None:
             return
         self._require_state()
-        with self.reader():
-            # A second mapping of memory that is mapped already would count as another state in the process's memory.
-            state = self.state_bytes() if self._memory is None else self._memory.view
-            hashes = chunk_list(state, self.manifest.chunk_size_bytes)
+        hashes = self._leaves if self.manifest.chunk_size_bytes == LEAF_BYTES else b""
+        if not hashes:
+            with self.reader():
+                # A second mapping of memory that is mapped already would count as another state of the process.
+                state = self.state_bytes() if self._memory is None else self._memory.view
+                hashes = chunk_list(state, self.manifest.chunk_size_bytes)
         try:
             self.manifest.check_chunk_list(hashes)
         except MalformedMessage as error:
@@ -502,11 +520,11 @@ class StoredEncoding:
             raise StoreError(f"{self!r} is not a complete keyframe")
 
     def _hash_until(self, until_bytes: int) -> PrefixHash:
-        state_hash = self._prefix_hash()
+        state_hash = self._hashed_prefix()
         state_hash.advance(until_bytes)
         return state_hash
 
-    def _prefix_hash(self) -> PrefixHash:
+    def _hashed_prefix(self) -> PrefixHash:
         try:
             if self._state_hash is None:
                 self._state_hash = PrefixHash(self._descriptor, self.manifest.size_bytes)

@@ -22,13 +22,8 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.versions.chunks import chunk_list
-from rollcast.wire.versions.records import (
-    VersionRecord,
-    keyframe_manifest,
-    parse_announcement,
-    sign_version,
-    state_hash,
-)
+from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, parse_announcement, sign_version
+from rollcast.wire.versions.state_hash import state_hash
 from tests.learner.tiny import MODEL
 from tests.policy.hub.hub_files import change_json, model_folder
 

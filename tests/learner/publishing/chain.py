@@ -17,8 +17,8 @@ from rollcast.wire.versions.records import (
     keyframe_manifest,
     parse_announcement,
     sign_version,
-    state_hash,
 )
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import tensor_table
 
 IDENTITY = Identity.generate()

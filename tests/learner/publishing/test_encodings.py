@@ -11,7 +11,8 @@ from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace
-from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, SQUASHED_ID, VersionRecord, state_hash
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, SQUASHED_ID, VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 TENSORS = tensor_table([("weights", "float32", (50, 100)), ("bias", "float32", (100,))])

@@ -6,7 +6,7 @@ import pytest
 
 from learner.publishing.mapped_files import STRETCH_BYTES, chunk_hashes_of, give_back, hash_of, map_file, stretches
 from rollcast.wire.versions.chunks import chunk_list
-from rollcast.wire.versions.records import state_hash
+from rollcast.wire.versions.state_hash import state_hash
 
 
 def mapped(folder: Path, data: bytes) -> memoryview:

@@ -10,7 +10,8 @@ from learner.publishing.rebuilding import apply_in_place, rebuild
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.versions.delta import encode_delta
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import tensor_table
 
 ITEMS = 5000

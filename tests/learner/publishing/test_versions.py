@@ -24,8 +24,8 @@ from rollcast.wire.versions.records import (
     keyframe_manifest,
     parse_announcement,
     sign_version,
-    state_hash,
 )
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import TensorSpec
 from tests.learner.publishing.chain import STATE_BYTES, Chain
 from tests.wire.versions.crashing_disk import Crash, crash_after

@@ -13,7 +13,8 @@ from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import Decode, stop_strings
 from rollcast.wire.version_swap import AtVersionSwap
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 
 VOCABULARY = 32
 STOP_SHARE = 8  # one token in so many is a stop token

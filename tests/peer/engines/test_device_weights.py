@@ -7,10 +7,10 @@ import weakref
 import jax
 import numpy as np
 import pytest
-from blake3 import blake3
 
 from peer.engines import device_weights
 from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice, read_back
+from rollcast.wire.versions.state_hash import state_hash
 
 
 def weights(value: float) -> DeviceWeights:
@@ -74,7 +74,7 @@ def test_tensors_are_hashed_as_the_state_that_they_were_read_from(monkeypatch: p
     host = {name: random.normal(size=shape).astype(np.float32) for name, shape in (("b", (7, 5)), ("a", (3,)))}
     state = host["a"].tobytes() + host["b"].tobytes()
     monkeypatch.setattr(device_weights, "_PIECE_BYTES", 40)  # two rows of b
-    assert read_back(host) == read_back(jax.device_put(host)) == blake3(state).digest()
+    assert read_back(host) == read_back(jax.device_put(host)) == state_hash(state)
 
 
 def test_versions_beside_each_other_stay() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from peer.engines.base import Engine, VersionState
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from tests.peer.engines.engine_conformance import (
     EngineConformance,
     activated,

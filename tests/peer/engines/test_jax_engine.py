@@ -14,7 +14,8 @@ from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from tests.compiling import printed_on_eight_devices
 from tests.peer.engines.engine_conformance import SAMPLING, EngineConformance, RefusesNonsense, generate, requests
 

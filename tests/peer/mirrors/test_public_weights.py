@@ -27,8 +27,8 @@ from rollcast.wire.versions.records import (
     keyframe_manifest,
     parse_announcement,
     sign_version,
-    state_hash,
 )
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 from tests.peer.mirrors.mirror_server import HTTP_LIMITS, LINK_LIMITS, WAIT_S, Collector, mirror_server, request, want
 from tests.peer.versions import LEARNER, RUN_ID

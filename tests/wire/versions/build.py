@@ -18,9 +18,9 @@ from rollcast.wire.versions.records import (
     delta_manifest,
     keyframe_manifest,
     sign_version,
-    state_hash,
     verify_announcement,
 )
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import tensor_table
 
 RUN_ID = RunId("test-run")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from blake3 import blake3
 from hypothesis import given, settings
@@ -12,7 +9,6 @@ from hypothesis import strategies as st
 
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
 from rollcast.wire.limits import CHUNK_COUNT_MAX, STATE_BYTES_MAX
-from rollcast.wire.versions import prefix_hash
 from rollcast.wire.versions.chunks import (
     bitmap_add,
     bitmap_count,
@@ -26,8 +22,6 @@ from rollcast.wire.versions.chunks import (
     new_bitmap,
     parse_bitmap,
 )
-from rollcast.wire.versions.prefix_hash import PrefixHash
-from tests.wire.versions.build import a_state
 
 
 @given(st.integers(0, 5000), st.integers(1, 600))
@@ -97,15 +91,3 @@ def test_chunk_0_is_the_most_significant_bit() -> None:
 def test_bitmaps_that_do_not_fit_are_refused(bitmap: bytes, count: int) -> None:
     with pytest.raises(MalformedMessage):
         parse_bitmap(bitmap, count)
-
-
-def test_bytes_written_later_are_hashed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_hash, "_STEP_BYTES", 1000)
-    state = a_state()
-    with (tmp_path / "file").open("w+b") as file:
-        file.truncate(len(state))
-        growing = PrefixHash(file.fileno(), len(state))
-        for stop in (0, 1, 2500, 2400, len(state)):
-            os.pwrite(file.fileno(), state[growing.done_bytes : stop], growing.done_bytes)
-            growing.advance(stop)
-    assert growing.digest() == blake3_hash(state)

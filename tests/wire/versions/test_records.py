@@ -13,7 +13,7 @@ from rollcast.wire import limits
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import EncodingId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.chunks import chunk_count, chunk_list
+from rollcast.wire.versions.chunks import blake3_hash, chunk_count, chunk_list
 from rollcast.wire.versions.delta import delta_bytes_max
 from rollcast.wire.versions.records import (
     MANIFEST_DOMAIN,
@@ -27,7 +27,6 @@ from rollcast.wire.versions.records import (
     keyframe_manifest,
     sign_again,
     sign_version,
-    state_hash,
     verify_announcement,
 )
 from tests.wire.versions.build import CHUNK, RUN_ID, a_record, a_state, a_version
@@ -51,7 +50,7 @@ def announce(
     spoil_record(record)
     signed_record = IDENTITY.sign(RECORD_DOMAIN, record.SerializeToString(deterministic=True))
     manifest = pb.Manifest.FromString(verified.announcement.manifests[0].payload)
-    manifest.record_hash = state_hash(signed_record.payload)
+    manifest.record_hash = blake3_hash(signed_record.payload)
     spoil_manifest(manifest)
     signed = IDENTITY.sign(MANIFEST_DOMAIN, manifest.SerializeToString(deterministic=True))
     return pb.VersionAnnouncement(record=signed_record, manifests=[signed] * copies)

@@ -11,7 +11,8 @@ from rollcast.runtime.errors import CorruptChunk, StoreError
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.versions import chunk_store, materialise, state_memory
 from rollcast.wire.versions.chunk_store import ChunkStore
-from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID, state_hash
+from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.state_memory import StateMemory, fits_in_memory
 from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.wire.versions.build import Step, a_state, a_step, changed, put, put_delta

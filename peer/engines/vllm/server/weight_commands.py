@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rollcast.wire.versions.state_hash import StateHash
+
 COMMANDS = ("load", "apply_patch", "stage_patch", "find_places", "forget_places", "read_back")
 
 SETTLE_S = 0.02
@@ -28,7 +30,7 @@ class WeightCommands:
         self._llm = llm
         self._end_running = end_running
         self._go_on_as = go_on_as
-        self._hash: Any = None
+        self._hash = StateHash()
 
     async def carry_out(self, header: dict[str, Any]) -> dict[str, Any]:
         """Carry out one command, and return its answer."""
@@ -65,14 +67,12 @@ class WeightCommands:
         return {"paused_s": time.monotonic() - begun_s, "moved_bytes": sum(moved)}
 
     async def _read_back(self, header: dict[str, Any]) -> str:
-        """Read some tensors out of the workers, in the order of the table; return the BLAKE3 of all so far, in hex.
+        """Read some tensors out of the workers, in the order of the table; return the state hash of all so far, in hex.
 
         Requests go on meanwhile: vLLM's steps come between the tensors of two commands.
         """
-        from blake3 import blake3  # vLLM needs it itself
-
         if header["first"] == 0:
-            self._hash = blake3()
+            self._hash = StateHash()
         path = header["scratch"]
         await asyncio.to_thread(_make, path, header["size_bytes"])
         await self._call("read_back", header["table"], header["first"], header["count"], path)
@@ -90,9 +90,12 @@ def _make(path: str, size_bytes: int) -> None:
         file.truncate(size_bytes)
 
 
-def _hash_and_remove(digest: Any, path: str) -> str:
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as read:
+def _hash_and_remove(digest: StateHash, path: str) -> str:
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as read,
+    ):
         digest.update(read)
     os.unlink(path)
-    found: str = digest.hexdigest()
-    return found
+    return digest.digest().hex()

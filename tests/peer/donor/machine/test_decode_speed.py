@@ -12,7 +12,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_count
 from rollcast.policy.sizing.memory import snapshot_bytes
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.versions.records import state_hash
+from rollcast.wire.versions.state_hash import state_hash
 from tests.peer.engines.fake_engine import FakeEngine
 
 MODEL = ModelConfig(vocabulary_size=32, layers=1, width=16, query_heads=2, key_value_heads=1, feed_forward_width=16)

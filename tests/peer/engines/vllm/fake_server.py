@@ -17,9 +17,8 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from peer.engines.vllm.server.frames import Frame, FrameReader, encode
+from rollcast.wire.versions.state_hash import state_hash
 
 
 def main() -> None:
@@ -61,7 +60,7 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
         case "read_back":
             place = Path(header["table"]).parent
             wrong = first and place.name.startswith("1-")
-            found = bytes(32) if wrong else blake3((place / "state").read_bytes()).digest()
+            found = bytes(32) if wrong else state_hash((place / "state").read_bytes())
             made.append(encode(Frame({"is": "answer", "id": header["id"], "hash": found.hex()})))
         case "stage_patch" | "forget_places":
             made.append(encode(Frame({"is": "answer", "id": header["id"]})))

@@ -23,7 +23,8 @@ from peer.engines.vllm.supervisor import Supervisor, server_command
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from tests.peer.engines.engine_conformance import (
     EngineConformance,
     RefusesNonsense,

@@ -12,7 +12,7 @@ import pytest
 from peer.engines.base import VersionState
 from peer.engines.vllm.checkpoint import Checkpoint, stage
 from peer.engines.vllm.exchange import Exchange, WrongWeights
-from rollcast.wire.versions.records import state_hash
+from rollcast.wire.versions.state_hash import state_hash
 from tests.peer.engines.vllm.versions import zeros
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.wire.ids import Epoch, RunId, Version
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 from rollcast.wire.versions.tensors import tensor_table
 
 MODEL = ModelConfig(

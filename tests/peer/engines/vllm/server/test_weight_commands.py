@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from peer.engines.vllm.server.weight_commands import WeightCommands
+from rollcast.wire.versions.state_hash import state_hash
 
 
 class PlayedLlm:
@@ -74,5 +73,5 @@ async def test_weights_are_hashed_piece_by_piece(tmp_path: Path) -> None:
         for first, count in ((0, 2), (2, 1)):
             header = {"do": "read_back", "table": "t", "first": first, "count": count, "size_bytes": 2 * count}
             found = await commands.carry_out(header | {"scratch": str(tmp_path / "scratch")})
-        assert found == {"hash": blake3(b"abcdef").hexdigest()}
+        assert found == {"hash": state_hash(b"abcdef").hex()}
     assert not (tmp_path / "scratch").exists()
