@@ -13,8 +13,10 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -47,6 +49,20 @@ class RealCluster:
         folder.mkdir(exist_ok=True)
         url, token = f"https://127.0.0.1:{self.port}", self.tokens[user]
         return kubeconfig(folder, url, user={"token": token}, **{"insecure-skip-tls-verify": True})
+
+    def wait_until_ready(self) -> None:
+        """Wait until the API server says that it is ready."""
+        url, deadline = f"https://127.0.0.1:{self.port}/readyz", time.monotonic() + START_TIMEOUT_S
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.tokens['admin']}"})
+        anyone = ssl.create_default_context()
+        anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+        while True:
+            try:
+                with urllib.request.urlopen(asked, timeout=5.0, context=anyone):
+                    return
+            except OSError:
+                assert time.monotonic() < deadline, (self.folder / "kube-apiserver.log").read_text()[-2000:]
+                time.sleep(0.3)
 
     def commands(self) -> dict[str, list[str]]:
         """Return the programs and arguments of etcd, the API server and the controllers."""
@@ -96,6 +112,8 @@ def started(folder: Path) -> Iterator[RealCluster]:
     cluster = RealCluster(folder)
     with ExitStack() as stack:
         for name, command in cluster.commands().items():
+            if name == "kube-controller-manager":  # it ends if the API server does not answer within 10 s
+                cluster.wait_until_ready()
             stack.enter_context(_running(command, folder / f"{name}.log"))
         yield cluster
 
