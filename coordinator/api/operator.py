@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, Field, model_validator
 
 from coordinator.api.settings import (
+    ProposedSettings,
     RunSettings,
     SettingsChange,
     budget_in_force,
@@ -218,13 +219,13 @@ class ActRoutes:
         return settings_of(self._core, self._budget)
 
     async def _set(self, call: Call) -> Answer:
-        wanted = proposed_settings(call.body, self._core.rules, self._budget, steps=self._core.settings.steps)
+        wanted = self._proposed(call.body)
         await self._give(*orders_of(wanted, self._core.rules.rules, self._budget))
         return settings_of(self._core, self._budget)
 
     async def _preview(self, call: Call) -> Answer:
         asked: PreviewAsked = call.body
-        wanted = proposed_settings(asked, self._core.rules, self._budget, steps=self._core.settings.steps)
+        wanted = self._proposed(asked)
         change = Change(
             staleness_limit=wanted.staleness_limit,
             publish_every_steps=wanted.publish_every_steps,
@@ -233,6 +234,15 @@ class ActRoutes:
             peers=frozenset(self._known(asked.peers)),
         )
         return await self._previews.preview(change)
+
+    def _proposed(self, asked: SettingsChange) -> ProposedSettings:
+        if self._core.settings.is_cell and asked.model_fields_set & {"staleness_limit", "publish_every_steps"}:
+            raise MalformedMessage(
+                "a cell has no S and no kappa of its own",
+                cause="the head forms the batches, and its learner publishes the versions",
+                fix="change them at the head",
+            )
+        return proposed_settings(asked, self._core.rules, self._budget, steps=self._core.settings.steps)
 
     def _known(self, peers: Iterable[str]) -> Iterable[PeerId]:
         found = [peer_id for words in peers if (peer_id := self._core.peer_named(words)) is not None]

@@ -105,14 +105,19 @@ class RunControlRoutes:
             case "pause":
                 return RunActOutcome(
                     changes=True,
-                    sentence=f"No more work is given out, and the learner waits {_after(done)}."
+                    sentence="No more work is given out in this cell; the head's run goes on."
+                    if state.settings.is_cell
+                    else f"No more work is given out, and the learner waits {_after(done)}."
                     + (f" Rollouts in flight ({flying}) are finished and kept." if flying else ""),
                     warnings=self._cost(),
                 )
             case "resume" if not state.paused:
                 return _nothing("The run is not paused.")
             case "resume":
-                return RunActOutcome(changes=True, sentence=f"The run goes on with step {done + 1}.", warnings=[])
+                goes_on = (
+                    "This cell works again." if state.settings.is_cell else f"The run goes on with step {done + 1}."
+                )
+                return RunActOutcome(changes=True, sentence=goes_on, warnings=[])
             case "finish":
                 held = flying + sum(len(group.fillings()) for group in state.book)
                 dropped = f"; rollouts that no batch has ({held}) are dropped" if held else ""

@@ -88,7 +88,7 @@ def settings_of(run: RunRules, budget: Budget) -> RunSettings:
             value=rules.limit,
             configured=configured.staleness_limit,
             least=rules.limit_least,
-            most=limit_most(rules.limit, configured.steps),
+            most=limit_most(rules.limit, 0 if configured.is_cell else configured.steps),
         ),
         publish_every_steps=PeriodSetting(
             value=rules.publish_every_steps,

@@ -31,7 +31,7 @@ export function Head({ overview, onMenu, onOverview }) {
     <div class="head-run">
       <a class="head-name" href=${href("overview")}>${overview?.run_name || "…"}</a>
       ${overview && html`<${Badge} tone=${PHASE_TONE[overview.phase]}>${overview.phase}<//>`}
-      ${overview && html`<span class="head-step" title="${percent(share, 1)} of the run's steps">
+      ${overview?.steps > 0 && html`<span class="head-step" title="${percent(share, 1)} of the run's steps">
         <span class="nowrap">step <b>${count(overview.step)}</b> of ${count(overview.steps)}</span><${Meter} value=${share} label="Learner steps done" /></span>`}
     </div>
     ${!onOverview && html`<p class="head-sentence" title=${sentence(overview)}>${first(sentence(overview))}</p>`}

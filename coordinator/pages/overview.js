@@ -41,16 +41,16 @@ function Now({ overview }) {
       <p class="now-label">Now</p>
       <p class="now-sentence">${sentence(overview) || (ended(overview) ? "The run is over." : "The run is not waiting for anything.")}</p>
       <dl class="now-facts">
-        <div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>
+        ${overview.steps > 0 && html`<div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>`}
         <div><dt>Version</dt><dd>${count(overview.newest_version)}${overview.epoch ? `, epoch ${overview.epoch}` : ""}</dd></div>
         <div><dt>Publishes</dt><dd>every ${overview.publish_every_steps === 1 ? "step" : plural(overview.publish_every_steps, "step")}${overview.staleness?.publish_auto ? ", as broadcasts allow" : ""}</dd></div>
       </dl>
     </div>
-    <div class="now-progress">
+    ${overview.steps > 0 && html`<div class="now-progress">
       <p><span class="now-step">${count(overview.step)}</span><span class="muted">of ${count(overview.steps)} steps</span></p>
       <${Meter} value=${share} label="Learner steps done" tone=${overview.phase === "finished" ? "good" : ""} />
       <p class="muted small">${percent(share)} done, ${duration(overview.elapsed_s)} ${ended(overview) ? "in all" : "so far"}${left(overview)}</p>
-    </div>
+    </div>`}
   </section>`;
 }
 

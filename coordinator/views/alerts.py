@@ -112,7 +112,7 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
     """Yield the present problems; none once the run is over."""
     if seen.state.ended:
         return
-    for check in _CHECKS:
+    for check in _CHECKS if seen.state.last_step is None else _CHECKS_AT_THE_END:
         yield from check(seen)
     if seen.health.refusing:
         fix = "Free space on the run folder's disk, or stop other programs on the coordinator's machine."
@@ -312,3 +312,5 @@ _CHECKS = (
     _capacity,
     _money,
 )
+#: Of a run that is finishing: another S, more workers or a faster broadcast change nothing any more.
+_CHECKS_AT_THE_END = tuple(one for one in _CHECKS if one not in (_staleness, _broadcast, _capacity))

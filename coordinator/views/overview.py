@@ -118,6 +118,8 @@ def waiting_view(state: CoreState, status: RunStatus, alerts: Sequence[Alert] = 
             else f"The learner's warm start has been running for {duration(status.waiting_since_s)}: "
             f"{state.progress.detail}. Next: {status.next}."
             if _warm_starts(state)
+            else f"{_health(alerts)}: {status.next}."
+            if state.settings.is_cell and not status.waiting_for and not state.ended
             else sentence(status.waiting_for, status.waiting_since_s, status.next)
             if _wait_costs(state, status)
             else f"{_health(alerts)}: {_learner_does(status)}.{limits(state)}"

@@ -108,7 +108,7 @@ class RunStatus:
     learner_phase: str
     learner_detail: str
     step: int
-    steps: int
+    steps: int  # 0 in a cell, which trains none
     stage: str  # name of the stage for which work is leased; empty in a run without stages
     newest_version: int | None
     staleness_limit: int
@@ -235,6 +235,8 @@ class WaitingWatch:
                 here = state.members.has_role("peer")
                 left_s = state.settings.no_peer_timeout_s - (0.0 if no_peer_since is None else now - no_peer_since)
                 whom = "another peer to join, as all connected peers are quarantined" if here else "a peer to join"
+                if state.settings.is_cell:
+                    return whom, "it generates for the head, whose run goes on meanwhile"
                 return whom, f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
             case "step":
                 return self._learner_words()
@@ -332,7 +334,7 @@ def build_run_status(
         learner_phase=state.progress.phase,
         learner_detail=state.progress.detail,
         step=state.progress.step,
-        steps=state.settings.steps,
+        steps=0 if state.settings.is_cell else state.settings.steps,
         stage=_stage(state),
         newest_version=state.newest_version,
         staleness_limit=state.rules.limit,

@@ -31,7 +31,8 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     if json_output:
         print(json.dumps(overview, indent=2))
         return 0
-    print(f"{overview['run_name']}: step {overview['step']:,} of {overview['steps']:,}, {overview['phase']}")
+    done = f"step {overview['step']:,} of {overview['steps']:,}" if overview["steps"] else "a cell of the head's run"
+    print(f"{overview['run_name']}: {done}, {overview['phase']}")
     print(overview["waiting"]["sentence"] if not overview["ended"] else f"The run has ended: {overview['ended']}.")
     for alert in overview["alerts"]:
         print(f"{alert['severity']}: {alert['text']} {alert['fix']}".rstrip())

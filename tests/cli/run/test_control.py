@@ -39,6 +39,9 @@ async def test_a_run_is_shown_paused_and_finished(
             "Healthy: training step 1201.",
             "warning: S is small. Raise it.",
         ]
+        overview["steps"] = 0
+        await asyncio.to_thread(control.show, run=run)
+        assert capsys.readouterr().out.startswith("local: a cell of the head's run, training\n")
         await asyncio.to_thread(control.pause, preview=True, run=run)
         assert "Carry it out without --preview." in capsys.readouterr().out
         await asyncio.to_thread(control.finish, run=run)

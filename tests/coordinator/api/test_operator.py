@@ -37,8 +37,8 @@ PEERS, SETTINGS, PREVIEW = "/api/v1/acts/peers", "/api/v1/acts/settings", "/api/
 class Acts:
     """The routes over a real core."""
 
-    def __init__(self) -> None:
-        self.world = World(staleness_limit=3)
+    def __init__(self, **changes: Any) -> None:
+        self.world = World(staleness_limit=3, **changes)
         self.world.handle(joined("origin", role="origin"))
         for name in ("a", "b"):
             self.world.handle(joined(name))
@@ -58,8 +58,8 @@ class Acts:
 
 
 @asynccontextmanager
-async def acting(folder: Path) -> AsyncIterator[tuple[Acts, Served]]:
-    acts = Acts()
+async def acting(folder: Path, **changes: Any) -> AsyncIterator[tuple[Acts, Served]]:
+    acts = Acts(**changes)
     async with served(folder, Given(routes=acts.routes)) as page:
         yield acts, page
 
@@ -139,6 +139,16 @@ async def test_settings_are_read_and_changed_together(tmp_path: Path) -> None:
     assert isinstance(budget, BudgetChanged)
     assert (budget.budget.usd_per_hour_max, budget.budget.usd_total_max) == (6.0, 40.0)
     assert acts.orders[3] == PublishPeriodChanged(0)
+
+
+async def test_a_cell_refuses_another_s_and_takes_a_budget(tmp_path: Path) -> None:
+    async with acting(tmp_path, is_cell=True) as (acts, page):
+        for change in ({"staleness_limit": 2}, {"publish_every_steps": 2}):
+            status, answer = await page.post(SETTINGS, change)
+            assert (status, answer["fix"]) == (400, "change them at the head")
+        assert (await page.post(SETTINGS, {"usd_total_max": 40}))[0] == 200
+        assert (await page.get("/api/v1/settings"))[1]["staleness_limit"]["most"] == 3
+    assert len(acts.orders) == 1
 
 
 async def test_prices_are_set(tmp_path: Path) -> None:

@@ -63,3 +63,6 @@ async def test_a_cell_has_no_run_to_finish(tmp_path: Path) -> None:
     async with served(tmp_path, Given(routes=routes)) as page:
         status, answer = await page.post(RUN, {"act": "finish"}, KEY)
         assert (status, answer["fix"]) == (400, "finish the head's run")
+        paused = (await page.post(RUN, {"act": "pause"}, KEY))[1]
+        assert paused["sentence"].startswith("No more work is given out in this cell; the head's run goes on.")
+        assert (await page.post(RUN, {"act": "resume"}, KEY))[1]["sentence"] == "This cell works again."

@@ -8,6 +8,7 @@ from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.events import BatchRequested, PeerAccused, RunEnded, Tick
 from coordinator.core.members.mismatch import mismatch_status
 from coordinator.views.alerts import (
+    LATE_LEAST,
     SKIPPED_LATELY_STEPS,
     STARTS_S,
     Alert,
@@ -144,3 +145,11 @@ def test_alerts_have_a_start_and_are_sorted_by_severity() -> None:
     assert [(one.id, one.since_s) for one in book.update([lost, late], 15.0)] == [("too_old", 0.0), ("lost", 5.0)]
     assert [one.id for one in book.update([late], 20.0)] == ["too_old"]
     assert book.update([lost], 30.0)[0].since_s == 0.0
+
+
+def test_a_run_that_is_finishing_gets_no_advice_about_its_pace() -> None:
+    found = core("a")
+    late = Lately(ended=100 * LATE_LEAST, too_old=50 * LATE_LEAST)
+    assert "too_old" in alerts(found, lately=late)
+    found.state.last_step = Step(3)
+    assert "too_old" not in alerts(found, lately=late)

@@ -168,6 +168,12 @@ def test_the_sentence_says_what_limits_the_run_once_it_is_measured() -> None:
     assert "packing and transferring batches take most" in limits(found.state)
 
 
+def test_a_cell_with_workers_is_healthy_without_a_step() -> None:
+    found = core("a", is_cell=True)
+    said = "Healthy: members generate for the head, which forms the batches."
+    assert waiting_view(found.state, status(found))["sentence"] == said
+
+
 def test_a_pause_counts_neither_as_a_limit_nor_as_the_learners_time() -> None:
     found = core("a")
     progress = found.state.progress

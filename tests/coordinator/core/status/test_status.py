@@ -319,3 +319,14 @@ def test_idle_workers_of_a_paused_run_do_not_say_that_the_learner_has_enough() -
     world.handle(RunPaused("power cut"))
     (reason,) = (one.reason for one in world.core.status(0.0).peers if one.name == "a")
     assert reason == "nothing to do now: the run is paused"
+
+
+def test_a_cell_counts_no_steps_and_names_no_end_of_a_wait_for_peers() -> None:
+    world = World(is_cell=True, no_peer_timeout_s=float("inf"))
+    world.handle(joined("origin", role="origin"))
+    world.handle(announced(0))
+    assert words(world.core, world.now)[::2] == (
+        "a peer to join",
+        "it generates for the head, whose run goes on meanwhile",
+    )
+    assert world.core.run_status(world.now).steps == 0
