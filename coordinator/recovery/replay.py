@@ -98,8 +98,12 @@ def _replayed(
 def _entries(folder: Path, incarnation: int) -> Iterator[Head | EventEntry | Gap]:
     segments = sorted(folder.glob(f"{incarnation:08d}-*.rec"))
     if not segments:
-        known = ", ".join(map(str, incarnations(folder))) or "none"
-        raise RunFolderError(f"no record of life {incarnation} in {folder}", cause=f"recorded lives: {known}")
+        lives = incarnations(folder)
+        raise RunFolderError(
+            f"no record of life {incarnation} in {folder}",
+            cause=f"recorded lives: {', '.join(map(str, lives)) or 'none'}",
+            fix=f"pass --life {lives[-1]}, or leave --life out for the newest" if lives else "",
+        )
     for segment in segments:
         try:
             for entry in entries_of(segment.read_bytes()):

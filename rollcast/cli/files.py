@@ -49,6 +49,11 @@ def load(path: Path, role: Role, settings: Iterable[str] = ()) -> ConfigModel:
     try:
         return parse_config(override(values, settings), config_class(role), source=str(path))
     except ConfigError as error:
+        if values.keys() & {"demand", "lengths"}:
+            fix = (
+                f"plan with it: `rollcast capacity plan --demand {path}`; `rollcast init` writes configurations of runs"
+            )
+            raise ConfigError(f"{path} is a demand for the planner, not a configuration", fix=fix) from error
         meant = _role_of(values)
         if meant is None or meant == role:
             error.fix = error.fix.replace(_SHOW, f"{_SHOW} --role {role}")

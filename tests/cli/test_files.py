@@ -47,3 +47,11 @@ def test_settings_go_on_top_of_the_file(tmp_path: Path) -> None:
     config = load(file, "coordinator", ["run.steps=5"])
     assert isinstance(config, CoordinatorConfig)
     assert (config.run.steps, config.run.seed) == (5, 9)
+
+
+def test_a_demand_of_the_planner_is_named_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "demand.toml"
+    file.write_text("[demand]\nrollouts_per_step = 3\n[lengths]\n")
+    with pytest.raises(ConfigError, match="is a demand for the planner") as caught:
+        load(file, "up")
+    assert f"`rollcast capacity plan --demand {file}`" in caught.value.fix

@@ -110,8 +110,9 @@ def test_a_record_without_its_beginning_is_refused(tmp_path: Path) -> None:
     write(folder, entries[1:])
     with pytest.raises(RunFolderError, match="no beginning"):
         replay(folder, 1)
-    with pytest.raises(RunFolderError, match="no record of life 2"):
+    with pytest.raises(RunFolderError, match="no record of life 2") as absent:
         replay(folder, 2)
+    assert absent.value.fix == "pass --life 1, or leave --life out for the newest"
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
