@@ -15,6 +15,7 @@ from capacity.inputs.pool_files import Row
 from capacity.model.units import BYTES_PER_MBIT
 
 _GONE = ("left", "lost")
+_NEWEST_STEPS = 20  # learner steps whose rollouts' lengths count
 _MEASURED = (
     "usd_per_hour",
     "upload_mbit_per_second",
@@ -43,18 +44,24 @@ class LiveRun:
     unmeasured: tuple[str, ...] = ()
 
 
-def live_run(status: Mapping[str, Any], broadcast: Mapping[str, Any]) -> LiveRun:
-    """Turn the answers of /api/v1/status and /api/v1/broadcast into rows of a pool and values of a demand.
+def live_run(
+    status: Mapping[str, Any], broadcast: Mapping[str, Any], steps: Mapping[str, Any] | None = None
+) -> LiveRun:
+    """Turn the answers of /api/v1/status, broadcast and steps into rows of a pool and values of a demand.
+
+    Args:
+        steps: gives the tokens of the run's own rollouts; None or no steps yet: speeds stay in tokens.
 
     Raises:
         KeyError, TypeError, ValueError: the answers are not those of this version of Rollcast.
     """
     links = {one["peer_id"]: one for one in broadcast["peers"]}
+    tokens = _tokens_per_rollout(status, steps or {})
     rows, unmeasured = [], []
     for peer in status["peers"]:
         if peer["role"] != "peer" or peer["state"] in _GONE or peer["quarantined"]:
             continue
-        record = _record(peer, links.get(peer["peer_id"], {}))
+        record = _record(peer, links.get(peer["peer_id"], {}), tokens)
         rows.append(Row(f"peer {peer['name']}", record))
         if not {"upload_mbit_per_second", "download_mbit_per_second", "tokens_per_second"} <= record.keys():
             unmeasured.append(str(peer["name"]))
@@ -72,7 +79,17 @@ def merged(rows: Sequence[Row], live: Sequence[Row]) -> list[Row]:
     return together + list(measured.values())
 
 
-def _record(peer: Mapping[str, Any], link: Mapping[str, Any]) -> Record:
+def _tokens_per_rollout(status: Mapping[str, Any], steps: Mapping[str, Any]) -> float | None:
+    """Return the mean tokens of a rollout over the newest steps; None where none was reported."""
+    columns = steps.get("columns", ())
+    if "tokens" not in columns or not status.get("rollouts_per_step"):
+        return None
+    place = columns.index("tokens")
+    tokens = [float(row[place]) for row in steps["rows"][-_NEWEST_STEPS:] if row[place]]
+    return sum(tokens) / len(tokens) / float(status["rollouts_per_step"]) if tokens else None
+
+
+def _record(peer: Mapping[str, Any], link: Mapping[str, Any], tokens_per_rollout: float | None) -> Record:
     record: Record = {"worker_id": peer["name"] or peer["peer_id"], "active": not peer["standby"], "pin": peer["pin"]}
     if peer["usd_per_hour"] > 0:
         record["usd_per_hour"] = float(peer["usd_per_hour"])
@@ -87,6 +104,8 @@ def _record(peer: Mapping[str, Any], link: Mapping[str, Any]) -> Record:
             record[column] = float(rate) / BYTES_PER_MBIT
     if peer["tokens_per_s"] > 0:
         record["tokens_per_second"] = float(peer["tokens_per_s"])
+        if tokens_per_rollout:
+            record["rollouts_per_second"] = float(peer["tokens_per_s"]) / tokens_per_rollout
         record["concurrency"] = int(peer["concurrent_rollouts"])
     return record
 

@@ -44,7 +44,7 @@ def read_pool(path: Path) -> list[Row]:
     else:
         raise PoolError(f"the format of {path} is not known", fix="name it .csv or .toml")
     if not rows:
-        raise PoolError(f"{path} has no workers", fix="give it a row for each; configs/pool.csv is an example")
+        raise PoolError(f"{path} has no workers", fix="give it a row for each; `rollcast init plan` writes an example")
     if len(rows) > ROWS_MAX:
         raise PoolError(f"{path} has {len(rows)} rows, more than {ROWS_MAX}", fix="use the column `count` for equals")
     return rows

@@ -23,7 +23,8 @@ class MadeRollout:
     """One rollout that was received. Times are seconds of the coordinator's wall clock.
 
     Args:
-        generate_s: seconds of generation as the peer reports them, at most the duration of its attempt.
+        generate_s: seconds of generation as the peer reports them, at most the duration of its attempt, which it is for
+            an episode: its turns and what its environment took between them.
         tokens: tokens of the completion.
         oldest_version: oldest version that generated any of its tokens.
         scored_s: time of its score; None: it was not scored.
@@ -144,7 +145,8 @@ def _made(row: tuple[str, float, float, bytes, int, float | None]) -> MadeRollou
     peer_id, issued_s, received_s, body, oldest_version, scored_s = row
     rollout = pb.Rollout.FromString(body)
     tokens = sum(id_count(one.packed_ids) for one in rollout.segments)
-    generate_s = min(rollout.generate_s, received_s - issued_s)
+    held_s = received_s - issued_s
+    generate_s = min(rollout.generate_s, held_s) or held_s  # of an episode no peer reports the whole time
     return MadeRollout(peer_id, issued_s, received_s, generate_s, tokens, oldest_version, scored_s)
 
 

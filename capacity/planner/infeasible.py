@@ -66,7 +66,7 @@ def unproven(why: Infeasible, lp_bound: float) -> Infeasible:
 def _none_in_time(demand: Demand, columns: Columns) -> str:
     times = columns.generation_times_s()
     if not times.size:
-        return "no worker of the pool has a known speed" if len(columns) else "the pool is empty"
+        return _no_rate(demand, columns)
     fastest = f"the fastest worker's rollout takes {times[0]:.4g} s (p90)"
     limit, steps = demand.staleness_limit, demand.publish_every_steps
     if limit <= steps:
@@ -80,6 +80,18 @@ def _none_in_time(demand: Demand, columns: Columns) -> str:
         f"over an uplink of {bandwidth(demand.learner_upload_bytes_per_second)} before workers can begin to receive "
         f"them, and {allowed} allows {demand.budget_s + demand.fixed_s:.4g} s for publishing, broadcasting and "
         "generating together"
+    )
+
+
+def _no_rate(demand: Demand, columns: Columns) -> str:
+    """Return why no worker generates anything."""
+    if not len(columns):
+        return "the pool is empty"
+    if not any(worker.speeds for worker in columns.workers):
+        return "no worker of the pool has a known speed"
+    return (
+        f"no worker has time to generate: a swap to a new version stops it for {demand.t_swap_s:.4g} s, and one is "
+        f"published every {demand.version_period_s:.4g} s"
     )
 
 

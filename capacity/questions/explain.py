@@ -83,7 +83,7 @@ def _what(plan: Plan, binding: tuple[str, ...]) -> str:
     verb = "limit" if len(binding) > 1 else "limits"
     return (
         f"{limits} {verb} the plan: {len(plan.chosen)} of {len(plan.candidates)} workers for {plan.usd_per_hour:.4g} "
-        f"$/h, at least {plan.lp_bound_usd_per_hour:.4g} $/h for any set"
+        f"$/h; with parts of workers {plan.lp_bound_usd_per_hour:.4g} $/h would suffice"
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from capacity.catalogue.models import model_named, models
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, LengthsSection, topology_named
-from capacity.inputs.pool_checks import CheckedPool, skipped_lines
+from capacity.inputs.pool_checks import CheckedPool, Skipped, skipped_lines
 from capacity.inputs.pool_rows import PoolRow
 from capacity.inputs.pool_speeds import Rollouts, workers_of
 from capacity.model.assumptions import Assumption
@@ -67,7 +69,7 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
         raise PoolError(
             f"{every} of {pool_source} has a problem",
             cause=" ".join(skipped_lines(skipped)),
-            fix="correct them, or set a value for all of them with --assume column=value",
+            fix=_fix_of(skipped),
         )
     central = central_machines_of(file, rollouts.model, file.lengths.prompt_tokens + rollouts.lengths.mean)
     demand = demand_of(file, rollouts.model, central, rollouts.lengths if rollouts.model is not None else None)
@@ -89,6 +91,17 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
         rollouts=rollouts,
         machines=tuple(row for row in pool.taken if row.start),
     )
+
+
+def _fix_of(skipped: Sequence[Skipped]) -> str:
+    """Return how rows become usable; where they all lack the same columns, with the options that fill these in."""
+    lacking = {one.column for one in skipped if one.reason == "missing"}
+    if len(lacking) != 1 or any(one.reason != "missing" for one in skipped):
+        return "correct them, or set a value for all of them with --assume column=value"
+    columns = lacking.pop().split(", ")
+    options = " ".join(f"--assume {column}=VALUE" for column in columns)
+    free = "; --assume donated=yes for machines that cost nothing" if "usd_per_hour" in columns else ""
+    return f"add {'them' if len(columns) > 1 else 'it'} to the pool, or give one value for all rows: {options}{free}"
 
 
 def defaults_of(file: DemandFile, demand: Demand) -> tuple[str, ...]:
@@ -233,9 +246,14 @@ def model_of(name: str) -> ModelShape | None:
         raise ConfigError(
             f"the catalogue has no model {name!r}",
             cause=f"it has {', '.join(models())}",
-            fix='give model = "measured" with update_bytes, and workers with measured speeds',
+            fix=f'{_nearest(name)}give model = "measured" with update_bytes, and workers with measured speeds',
         )
     return found
+
+
+def _nearest(name: str) -> str:
+    found = difflib.get_close_matches(name.lower(), models(), n=1)
+    return f"did you mean {found[0]!r}? Otherwise " if found else ""
 
 
 def lengths_of(section: LengthsSection) -> LengthDistribution:

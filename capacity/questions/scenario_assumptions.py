@@ -33,7 +33,7 @@ def assumptions_of(
         *_of_learner(file, demand, central),
         *_of_central(file, central),
         *_of_versions(file, demand, rollouts),
-        *_of_rollouts(file, rollouts, pool),
+        *_of_rollouts(file, rollouts, pool, rows),
         *_of_rows(rows),
     )
 
@@ -119,11 +119,13 @@ def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterat
         yield Assumption("loading and scoring", demand.t_load_s + demand.t_score_s, "s", GIVEN, 0.5)
 
 
-def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[Assumption]:
-    lengths, cut = file.lengths.distribution, f"cut at {file.lengths.tokens_max:,} tokens"
-    yield Assumption("rollout, mean", round(rollouts.lengths.mean), "tokens", f"{lengths}, {cut}", _LENGTHS_UNCERTAINTY)
-    p90 = round(rollouts.lengths.quantile(0.9))
-    yield Assumption("rollout, p90", p90, "tokens", f"{lengths}, {cut}", _LENGTHS_UNCERTAINTY)
+def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool, rows: Sequence[PoolRow]) -> Iterator[Assumption]:
+    timed = all(row.rollouts_per_second is not None and row.t_gen_p90_s is not None for row in rows)
+    if rollouts.model is not None or not timed:  # otherwise no figure follows from the lengths
+        source = f"{file.lengths.distribution}, cut at {file.lengths.tokens_max:,} tokens"
+        mean, p90 = round(rollouts.lengths.mean), round(rollouts.lengths.quantile(0.9))
+        yield Assumption("rollout, mean", mean, "tokens", source, _LENGTHS_UNCERTAINTY)
+        yield Assumption("rollout, p90", p90, "tokens", source, _LENGTHS_UNCERTAINTY)
     estimated = len(pool.workers) - pool.measured
     if pool.measured:
         yield Assumption("workers with measured speeds", pool.measured, "workers", "the pool", 0.1)

@@ -82,13 +82,18 @@ def _peers(calibration: Calibration, *, ids: bool) -> Sheet:
         )
         for peer in calibration.peers
     )
-    return Sheet("peers", columns, rows, lines=(f"{len(rows)} peers made enough rollouts to have a speed",))
+    return Sheet("peers", columns, rows, lines=(f"{_peers_text(len(rows))} made enough rollouts to have a speed",))
+
+
+def _peers_text(count: int) -> str:
+    return "1 peer" if count == 1 else f"{count} peers"
 
 
 def _records(calibration: Calibration) -> list[Record]:
     return [
         {
             "worker_id": peer.peer_id,
+            "name": calibration.names.get(peer.peer_id, ""),
             "rollouts_per_second": peer.speed.rollouts_per_second,
             "concurrency": peer.concurrency,
             "t_gen_p90_s": peer.t_gen_p90_s,

@@ -12,7 +12,7 @@ from capacity.model.units import BYTES_PER_GB
 from capacity.reports.tables import Column, Sheet, shown
 from rollcast.runtime.config import describe
 
-_UNDEFINED = '"PydanticUndefined"'  # as describe() writes that a key has no default
+_REQUIRED = '"required"'  # as describe() writes that a key has no default
 
 
 def column_sheet() -> Sheet:
@@ -33,7 +33,7 @@ def column_sheet() -> Sheet:
 def demand_sheet() -> Sheet:
     """Return a table of a demand file's keys."""
     columns = (Column("key", "key"), Column("default", "by default"), Column("meaning", "meaning", prose=True))
-    rows = tuple((key, "needed" if value == _UNDEFINED else value, text) for key, value, text in describe(DemandFile))
+    rows = tuple((key, "needed" if value == _REQUIRED else value, text) for key, value, text in describe(DemandFile))
     return Sheet("keys of a demand", columns, rows)
 
 

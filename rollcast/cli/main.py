@@ -8,7 +8,7 @@ import select
 import sys
 from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, ArgumentCollection, CoercionError, CycloptsError, Group
 from cyclopts.config import Env
 
 from rollcast.runtime.errors import RollcastError
@@ -26,13 +26,22 @@ class _Variables(Env):
         return str(super()._prefix(commands)).replace("-", "_")
 
 
+def _whole_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Reject a fraction where a whole number is needed: cyclopts rounds it, so that S = 2.5 would plan for S = 2."""
+    for argument in arguments:
+        if argument.hint in (int, int | None):
+            for token in argument.tokens:
+                if "." in token.value:
+                    raise CoercionError(token=token, argument=argument, target_type=int)
+
+
 app = App(
     name="rollcast",
     help="Train language models with reinforcement learning on GPUs you don't own.",
     version=lambda: f"rollcast {software_version()}",
     group_commands=Group("Options", sort_key=99),  # of those that are in no group: --help and --version
     help_format="plaintext",  # another one costs 30 ms of imports
-    config=_Variables("ROLLCAST_"),
+    config=(_Variables("ROLLCAST_"), _whole_numbers),
     help_epilogue="Every option can also be set by an environment variable: ROLLCAST_UP_DRY_RUN sets `up --dry-run`.",
 )
 #: Heading in the help -> command -> function and help. A function is imported when its command is used.

@@ -14,19 +14,19 @@ from capacity.catalogue.gpus import gpu_named
 from capacity.catalogue.models import models
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.bandwidth import mbit_per_second
-from capacity.inputs.demand_file import DemandFile, Encoding
+from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, Encoding
 from capacity.inputs.live_pool import LiveRun, live_run, merged
 from capacity.inputs.pool_checks import CheckedPool, check_pool
-from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
+from capacity.inputs.pool_files import Row, assumed_values, read_pool, rows_of_csv
 from capacity.model.roofline import Weights
 from capacity.questions.scenario import Scenario, scenario_of
 from rollcast.cli.options import THIS_RUN, Settings
 from rollcast.runtime.config import override, parse_config, read_toml
-from rollcast.runtime.errors import ConfigError, MalformedMessage
+from rollcast.runtime.errors import ConfigError, MalformedMessage, PoolError
 
 _OTHER_MODEL = (
     "the run's model is not in the catalogue, so this plans for {}, the demand's; --model names another one, and "
-    "--from-run plans for the run's own model from its records"
+    "--from-run RUN_FOLDER plans for the run's own model by what a run of it measured"
 )
 
 
@@ -134,8 +134,9 @@ def scenario(pool: PoolOptions | None, demand: DemandOptions | None) -> Scenario
     """
     pool, demand = pool or PoolOptions(), demand or DemandOptions()
     live = _live(pool)
-    file, demand_source = demand_file(demand, live)
     checked, pool_source = checked_pool(pool, live)
+    measured = all(row.rollouts_per_second is not None for row in checked.taken)
+    file, demand_source = demand_file(demand, live, measured=measured)
     return scenario_of(file, checked, demand_source=demand_source, pool_source=pool_source)
 
 
@@ -159,13 +160,37 @@ def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[Che
 
         rows = rows + rentable(OfferFilter(providers=options.provider), today())
         sources.append("machines for rent")
+    elif options.provider:
+        raise ConfigError("--provider narrows machines for rent, and none are looked up", fix="add --rentable")
+    source = " and ".join(sources)
+    return check_pool(_with_hardware(rows, options, source), assumed_values(options.assume)), source
+
+
+def _with_hardware(rows: list[Row], options: PoolOptions, source: str) -> list[Row]:
+    """Return the rows of the requested hardware.
+
+    Raises:
+        PoolError: no row has it.
+    """
     wanted = {_hardware(name) for name in options.hardware}
     kept = [row for row in rows if not wanted or _hardware(str(row.values.get("hardware", ""))) in wanted]
-    return check_pool(kept, assumed_values(options.assume)), " and ".join(sources)
+    if rows and not kept:
+        has = sorted({_hardware(str(row.values.get("hardware", ""))) for row in rows} - {""})
+        raise PoolError(
+            f"no worker of {source} has the hardware {' or '.join(options.hardware)}",
+            cause=f"it has {', '.join(has)}" if has else "its rows name no hardware",
+            fix="correct --hardware, or leave it out",
+        )
+    return kept
 
 
-def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[DemandFile, str]:
+def demand_file(
+    options: DemandOptions, live: LiveRun | None = None, *, measured: bool = False
+) -> tuple[DemandFile, str]:
     """Return the demand and its source in words: options override measurements, which override the file.
+
+    Args:
+        measured: whether the speed of every worker was measured, so that a live run's own model needs no catalogue.
 
     Raises:
         ConfigError: a key is unknown or a value is out of range.
@@ -174,15 +199,17 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
         values, source = tomllib.loads(default_text(DEMAND)), "the shipped example (configs/demand.toml)"
     else:
         values, source = read_toml(options.demand), str(options.demand)
-    measured = dict(live.demand) if live is not None else {}
+    found = dict(live.demand) if live is not None else {}
     if live is not None:
         source += f" with measurements of run {live.run_name}"
+        if measured:
+            found |= _of_own_model(options, live)
     changes = _set_options(options)
     if options.run is not None:
         values, source = merged_run(values, options.run), f"{source} with the run of {options.run}"
         if live is None and options.model is None and not _names_its_model(options.run):
             source += f" ({_OTHER_MODEL.format(values['demand'].get('model', 'its'))})"
-    section = dict(values.get("demand", {})) | measured | changes
+    section = dict(values.get("demand", {})) | found | changes
     if "model" in changes or "encoding" in changes:
         section.pop("update_bytes", None)  # its value belongs to another model or encoding
     given = {"tensor_parallel": options.tensor_parallel, "weights": options.weights}
@@ -201,6 +228,21 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
             ) from error
         error.fix = error.fix.replace("rollcast config show", "rollcast capacity offers demand")
         raise
+
+
+def _of_own_model(options: DemandOptions, live: LiveRun) -> dict[str, Any]:
+    """Return the demand's values for the model that a run trains, where the speed of every worker was measured.
+
+    A measured speed is over whole turnarounds, so it contains what swaps to new versions cost. The shipped example's
+    model is another one, whose size and learner would make up the bill.
+    """
+    found: dict[str, Any] = {"t_swap_s": 0.0}
+    named = options.demand is not None or options.model is not None
+    if options.run is not None:
+        named = named or ("coordinator" in read_toml(options.run) and _names_its_model(options.run))
+    if not named and {"t_train_s", "update_bytes"} <= live.demand.keys():
+        found["model"] = MODEL_MEASURED
+    return found
 
 
 def merged_run(values: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -304,8 +346,9 @@ def fetch_live(url: str, ca_file: Path | None) -> LiveRun:
 
     coordinator = Target(THIS_RUN.run_folder, url, ca_file)
     status, broadcast = fetch_sync(coordinator, "/api/v1/status"), fetch_sync(coordinator, "/api/v1/broadcast")
+    steps = fetch_sync(coordinator, "/api/v1/steps")
     try:
-        return live_run(status, broadcast)
+        return live_run(status, broadcast, steps)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedMessage(
             "the answer is not a run's status", cause=repr(error), fix="check the address, and upgrade"

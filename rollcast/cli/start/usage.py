@@ -37,6 +37,11 @@ _MEANT = {
 }
 
 
+_PREFIX_LEAST = 3  # letters of a command's beginning that are taken for it
+#: Options that people type where a command writes a file -> --out.
+_SAVE = ("--save", "--output", "-o")
+
+
 def usage_error(error: CycloptsError) -> ConfigError:
     """Return the error to print for a command line that cannot be parsed."""
     command = " ".join(("rollcast", *(error.command_chain or ())))
@@ -52,15 +57,20 @@ def usage_error(error: CycloptsError) -> ConfigError:
             )
         case UnknownOptionError() if error.token.keyword == "--json" and _has(error, "--format"):
             return ConfigError(f"`{command}` has no option --json", fix="write `--format json`")
+        case UnknownOptionError() if error.token.keyword in _SAVE and _has(error, "--out"):
+            return ConfigError(f"`{command}` has no option {error.token.keyword}", fix="write `--out FILE`")
         case MissingArgumentError() if error.argument is not None and not error.tokens_so_far:
             return _missing(error, command, error.keyword or error.argument.name)
     error.verbose = False
     what = str(error).rstrip(".")
     fix = f"`{command} --help` lists the arguments and options"
+    if isinstance(error, CoercionError) and error.target_type is int and error.token is not None:
+        argument = error.argument.name.lstrip("-").upper() if error.argument is not None else "the argument"
+        what = f"{error.token.keyword or argument} takes a whole number, not {error.token.value!r}"
     if isinstance(error, CoercionError) and error.argument is not None and error.argument.required:
         name = error.argument.name.lstrip("-").upper()  # it can be given by position, as all that is required
         fix = f"write `{_line(error, command, name)}`; {fix}"
-    return ConfigError(f"{what[:1].lower()}{what[1:]}", fix=fix)
+    return ConfigError(what if what[1:2].isupper() else f"{what[:1].lower()}{what[1:]}", fix=fix)
 
 
 def _line(error: CycloptsError, command: str, name: str) -> str:
@@ -87,7 +97,9 @@ def _has(error: UnknownOptionError, name: str) -> bool:
 
 def _close(error: CycloptsError, word: str) -> list[str]:
     """Return the group's commands that look like a word. They are compared by name: importing them takes seconds."""
-    return difflib.get_close_matches(word, [name for name in (error.app or ()) if not name.startswith("-")], n=2)
+    names = [name for name in (error.app or ()) if not name.startswith("-")]
+    begun = [name for name in names if len(word) >= _PREFIX_LEAST and name.startswith(word)]
+    return difflib.get_close_matches(word, names, n=2) or begun[:2]
 
 
 def _unknown_command(error: CycloptsError, command: str, word: str) -> ConfigError:

@@ -103,11 +103,11 @@ def test_a_fit_has_an_uncertainty() -> None:
     assert fitted_median([1.0, 2.0, 300.0]).value == 2.0
 
 
-def write_run(root: Path) -> Path:
+def write_run(root: Path, generate_s: float = 9.0) -> Path:
     (root / "config").mkdir(parents=True)
     (root / "config" / "coordinator.toml").write_text("[run]\nstaleness_limit = 3\n[lease]\nprefetch_s = 10.0\n")
     segment = pb.Segment(version=2, peer_id="p", packed_ids=pack_ids([1, 2, 3]))
-    body = pb.Rollout(segments=[segment], generate_s=9.0).SerializeToString()
+    body = pb.Rollout(segments=[segment], generate_s=generate_s).SerializeToString()
     manifests = [pb.Signed(payload=pb.Manifest(size_bytes=size).SerializeToString()) for size in (4000, 1000)]
     announcement = pb.VersionAnnouncement(manifests=manifests).SerializeToString()
     with closing(sqlite3.connect(root / "store.sqlite")) as ledger:
@@ -156,6 +156,12 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
     assert found.update_bytes == 1000.0, "the smallest encoding"
     assert found.names == {"p": "garage as office"}
     assert (found.run["staleness_limit"], found.lease["prefetch_s"]) == (3, 10.0)
+
+
+def test_an_episode_takes_from_its_lease_to_its_end(tmp_path: Path) -> None:
+    """Peers report the times of turns, which the record of a whole episode lacks."""
+    (made,) = read_run(write_run(tmp_path / "run", generate_s=0.0)).rollouts
+    assert made.generate_s == 4.0
 
 
 def test_a_part_of_a_run_holds_what_happened_in_it(tmp_path: Path) -> None:

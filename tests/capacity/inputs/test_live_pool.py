@@ -159,3 +159,12 @@ def test_measured_figures_replace_the_files_and_prices_stay() -> None:
 def test_another_server_is_not_taken_for_a_coordinator() -> None:
     with pytest.raises(KeyError):
         live_run({"peers": [{}]}, {"peers": []})
+
+
+def test_speeds_in_rollouts_follow_from_the_tokens_of_the_newest_steps() -> None:
+    """A run of four-token answers is not as slow as one of the lengths that the shipped demand assumes."""
+    status, broadcast = answers(worker("peer-1"))
+    assert "rollouts_per_second" not in live_run(status, broadcast).rows[0].values
+    steps = {"columns": ["step", "tokens"], "rows": [[1, None], [2, 4 * 64 - 1.0], [3, 4 * 64 + 1.0]]}
+    (row,) = live_run(status, broadcast, steps).rows
+    assert (row.values["tokens_per_second"], row.values["rollouts_per_second"]) == (4120.0, 1030.0)

@@ -12,15 +12,17 @@ import pytest
 from capacity.inputs.calibration import calibrate
 from capacity.inputs.live_pool import LiveRun
 from capacity.inputs.pool_checks import check_pool
-from capacity.inputs.pool_files import Row
+from capacity.inputs.pool_files import Row, rows_of_csv
 from capacity.inputs.run_records import RunRecords
 from capacity.questions.plan_json import json_schema
+from capacity.questions.scenario import scenario_of
 from capacity.reports.calibrated_pool import calibrated_run, calibration_sheets
 from capacity.reports.tables import records_of
 from rollcast.cli.capacity import calibrate as capacity_calibrate
 from rollcast.cli.capacity import inputs
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, checked_pool, demand_file, scenario
-from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable
+from rollcast.cli.capacity.plan import planned
+from rollcast.runtime.errors import ConfigError, PoolError, RunFolderError, Unreachable
 from tests.capacity.inputs.test_calibration import records
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
@@ -75,6 +77,63 @@ def test_measurements_override_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert "measurements of run local" in asked.inputs.pool
     alone = scenario(PoolOptions(coordinator="http://127.0.0.1:1"), None)
     assert [worker.worker_id for worker in alone.workers] == ["cheap-9"]
+
+
+def test_a_measured_run_is_planned_for_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped demand's model, swaps and learner are not the run's; measured speeds contain the swaps."""
+    row = LIVE.rows[0].values
+    timed = {"rollouts_per_second": 4.0, "t_gen_p90_s": 3.0}
+    known = {"t_train_s": 2.0, "staleness_limit": 6, "rollouts_per_step": 2, "update_bytes": 1e5}
+    live = LiveRun("local", (Row("peer cheap-9", row | timed),), known)
+    monkeypatch.setattr(inputs, "fetch_live", lambda url, ca_file: live)
+    coordinator = PoolOptions(coordinator="http://127.0.0.1:1")
+    asked = scenario(coordinator, None)
+    assert (asked.inputs.model, asked.demand.t_swap_s, asked.demand.learner_usd_per_hour) == ("measured", 0.0, 0.0)
+    assert planned(asked).plan.feasible
+    assert not [one for one in asked.assumptions if one.name.startswith("rollout, ")]
+    named = scenario(coordinator, DemandOptions(model="qwen3-4b"))
+    assert (named.inputs.model, named.demand.t_swap_s) == ("qwen3-4b", 0.0)
+    slow = planned(scenario(coordinator, DemandOptions(setting=("demand.t_swap_s=5",)))).plan
+    assert slow.infeasible is not None
+    assert slow.infeasible.what == (
+        "no worker has time to generate: a swap to a new version stops it for 5 s, and one is published every 2 s"
+    )
+
+
+def test_filters_that_leave_nothing_say_what_there_is(tmp_path: Path) -> None:
+    small_pool(tmp_path)
+    with pytest.raises(PoolError, match="has the hardware h200") as raised:
+        checked_pool(PoolOptions(pool=tmp_path / "pool.csv", hardware=("h200",)))
+    assert "rtx-3090" in raised.value.cause
+    with pytest.raises(ConfigError, match="--provider narrows machines for rent"):
+        checked_pool(PoolOptions(pool=tmp_path / "pool.csv", provider=("lambda",)))
+
+
+def test_rows_that_all_lack_the_same_columns_get_the_options_that_fill_them_in() -> None:
+    rows = "worker_id,rollouts_per_second,concurrency,t_gen_p90_s,egress_usd_per_gb\na,1,8,9,0\n"
+    with pytest.raises(PoolError) as raised:
+        scenario_of(
+            demand_file(DemandOptions())[0],
+            check_pool(rows_of_csv(rows, "pool.csv"), {"upload_mbit_per_second": 5}),
+            demand_source="",
+            pool_source="pool.csv",
+        )
+    assert raised.value.fix == (
+        "add them to the pool, or give one value for all rows: --assume usd_per_hour=VALUE "
+        "--assume download_mbit_per_second=VALUE; --assume donated=yes for machines that cost nothing"
+    )
+
+
+def test_a_run_folder_in_the_place_of_a_configuration_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder, and --run takes") as raised:
+        demand_file(DemandOptions(run=tmp_path))
+    assert f"--from-run {tmp_path}" in raised.value.fix
+
+
+def test_an_unknown_model_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="no model 'qwen3-5b'") as raised:
+        scenario(None, DemandOptions(model="qwen3-5b"))
+    assert raised.value.fix.startswith("did you mean 'qwen3-")
 
 
 def test_missing_sources_are_errors(tmp_path: Path) -> None:

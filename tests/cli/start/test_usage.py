@@ -36,7 +36,10 @@ def answer(*words: str) -> str:
             'invalid value for USD-PER-HOUR: unable to convert "shed" into float',
             "write `rollcast capacity price USD-PER-HOUR`; `rollcast capacity price --help` lists",
         ),
-        ("simulate --peers many", 'invalid value for --peers: unable to convert "many" into int', "simulate --help"),
+        ("capacity plan --save a", "`rollcast capacity plan` has no option --save", "write `--out FILE`"),
+        ("sim", "there is no command `rollcast sim`", "did you mean `rollcast simulate`?"),
+        ("simulate --peers many", "--peers takes a whole number, not 'many'", "simulate --help"),
+        ("capacity plan --staleness 2.5", "--staleness takes a whole number, not '2.5'", "capacity plan --help"),
     ],
 )
 def test_errors(words: str, what: str, fix: str) -> None:
