@@ -12,7 +12,7 @@ coordinators in turn. A round is one fault, once the other coordinator and the o
 
 ``served_s_max`` is the longest time from a fault until a rollout is acknowledged by the coordinator that leads then. Up
 to 3 s of it pass before another one may lead. Members of a frozen leader look for another one once it has left two
-heartbeats without an answer.
+heartbeats without an answer. With ``--gateways`` peers dial gateways, each of which knows both coordinators.
 """
 
 from __future__ import annotations
@@ -25,13 +25,21 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bench.durability.crash import LOAD_S_MAX, START_TIMEOUT_S, Members, members_of, right_answer
 from bench.fleet.history import History, Verdict, compare
 from bench.fleet.postgres_pair import PostgresPair
-from bench.fleet.process import CoordinatorProcess, RunShape, free_ports
+from bench.fleet.process import (
+    CoordinatorProcess,
+    GatewayProcess,
+    RunShape,
+    free_ports,
+    in_turn,
+    wait_until_listening,
+)
 from bench.machine import Outcome
 from coordinator.stores.reader import reading
 from rollcast.runtime.errors import LeadershipLost, ProcessFailed
@@ -47,6 +55,7 @@ FAULTS = ("killed", "frozen", "database")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--gateways", type=int, default=0, help="between peers and coordinators; 0: peers dial these")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
 
@@ -55,24 +64,34 @@ def run(arguments: argparse.Namespace) -> Outcome:
     rng = random.Random(arguments.seed)
     faults = [rng.choice(arguments.faults) for _ in range(arguments.rounds)]
     with tempfile.TemporaryDirectory(prefix="rollcast-failover-") as folder, PostgresPair() as databases:
-        figures = asyncio.run(_fail_over(Path(folder), databases, faults, arguments.peers, rng))
-    return Outcome({"peers": arguments.peers, "seed": arguments.seed}, figures)
+        figures = asyncio.run(_fail_over(Path(folder), databases, faults, arguments, rng))
+    return Outcome({name: getattr(arguments, name) for name in ("peers", "gateways", "seed")}, figures)
 
 
 async def _fail_over(
-    root: Path, databases: PostgresPair, faults: Sequence[str], peers: int, rng: random.Random
+    root: Path, databases: PostgresPair, faults: Sequence[str], arguments: argparse.Namespace, rng: random.Random
 ) -> dict[str, float]:
     configure_logging("failover", log_file=root / "members.log")
     learner, url = Identity.generate(), databases.create("run")
     first, second = free_ports(), free_ports()
-    leader = CoordinatorProcess(root / "a", learner, RunShape(), store_url=url, ports=first, further=second)
-    standby = CoordinatorProcess(root / "b", learner, RunShape(), store_url=url, ports=second, further=first)
+    shape = RunShape(gateways=bool(arguments.gateways))
+    leader = CoordinatorProcess(root / "a", learner, shape, store_url=url, ports=first, further=second)
+    standby = CoordinatorProcess(root / "b", learner, shape, store_url=url, ports=second, further=first)
+    gateways = [GatewayProcess(root, number, leader, standby) for number in range(arguments.gateways)]
     history, served_s = History(root / "history.jsonl"), list[float]()
     async with AsyncExitStack() as stack:
-        for process in (leader, standby):
+        processes: list[CoordinatorProcess | GatewayProcess] = [leader, standby, *gateways]
+        for process in processes:
             stack.callback(process.kill)
         leader.start()
-        members = await stack.enter_async_context(members_of(root, leader, learner, history, peers, rng, right_answer))
+        for gateway in gateways:
+            gateway.start()
+        for gateway in gateways:
+            await asyncio.to_thread(wait_until_listening, gateway, START_TIMEOUT_S)
+        addresses = partial(in_turn, gateways) if gateways else None
+        members = await stack.enter_async_context(
+            members_of(root, leader, learner, history, arguments.peers, rng, right_answer, addresses)
+        )
         await _acknowledged(history, members, 0)
         _copy_key(leader, standby)
         for fault in faults:

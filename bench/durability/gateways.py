@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from bench.durability.crash import START_TIMEOUT_S, Members, first_accept, members_of, restart, right_answer
 from bench.fleet.history import History, check
-from bench.fleet.process import CoordinatorProcess, GatewayProcess, RunShape, wait_until_listening
+from bench.fleet.process import CoordinatorProcess, GatewayProcess, RunShape, in_turn, wait_until_listening
 from bench.machine import Outcome
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
@@ -60,12 +61,7 @@ async def _gateways(root: Path, arguments: argparse.Namespace) -> dict[str, floa
     learner, rng, rounds = Identity.generate(), random.Random(arguments.seed), Rounds()
     coordinator = CoordinatorProcess(root, learner, RunShape(gateways=True, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S))
     gateways = [GatewayProcess(root, number, coordinator) for number in range(arguments.gateways)]
-    places = [one.address for one in gateways]
-
-    def addresses(number: int) -> tuple[str, ...]:
-        first = number % len(places)
-        return (*places[first:], *places[:first])
-
+    addresses = partial(in_turn, gateways)
     history = History(root / "history.jsonl")
     async with AsyncExitStack() as stack:
         processes: list[CoordinatorProcess | GatewayProcess] = [coordinator, *gateways]

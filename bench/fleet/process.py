@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,15 +161,16 @@ class CoordinatorProcess:
 
 
 class GatewayProcess:
-    """A gateway of a coordinator process on this machine, always on the same port."""
+    """A gateway of coordinator processes on this machine, one of which leads; always on the same port."""
 
-    def __init__(self, root: Path, number: int, coordinator: CoordinatorProcess) -> None:
+    def __init__(self, root: Path, number: int, *coordinators: CoordinatorProcess) -> None:
         self.log = root / f"gateway-{number}.log"
         port, _ = free_ports()
         self.address = f"127.0.0.1:{port}"
         self._config = root / f"gateway-{number}.toml"
         self._config.write_text(
-            f'core = ["{coordinator.gateway_socket}"]\nname = "gateway-{number}"\n[serve]\ngrpc_port = {port}\n'
+            f"core = {json.dumps([str(one.gateway_socket) for one in coordinators])}\n"
+            f'name = "gateway-{number}"\n[serve]\ngrpc_port = {port}\n'
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -220,6 +222,12 @@ def wait_until_listening(process: CoordinatorProcess | GatewayProcess, timeout_s
         if time.monotonic() > end_s:
             raise ProcessFailed(f"{process.log.stem} does not listen after {timeout_s:g} s")
         time.sleep(_POLL_S)
+
+
+def in_turn(gateways: Sequence[GatewayProcess], number: int) -> tuple[str, ...]:
+    """Return the gateways' addresses in the order in which peer ``number`` dials them."""
+    first = number % len(gateways)
+    return tuple(gateway.address for gateway in (*gateways[first:], *gateways[:first]))
 
 
 def free_ports() -> tuple[int, int]:
