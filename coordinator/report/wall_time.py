@@ -31,7 +31,7 @@ _CAUSES = {
     "compile": "compiling",
     "replay": "replaying after a restart",
     "finishing": "finishing",
-    "away": "away",
+    "away": "no learner running",
 }
 
 

@@ -164,7 +164,5 @@ def sampling_of(host: HostState) -> Sampling:
 def _no_checkpoint(run_folder: Path) -> CheckpointError | RunFolderError:
     if not run_folder.exists():
         return no_run(run_folder, "checkpoint")
-    fix = "give the folder of a run that got past its warm start"
-    if not RunFolder(run_folder).checkpoints.exists():
-        fix += ", of the learner itself where that has a folder of its own"
+    fix = "give the folder of a run that got past its warm start: the learner's, where that has a folder of its own"
     return CheckpointError(f"no checkpoint in {run_folder}", fix=fix)

@@ -61,7 +61,7 @@ async def test_every_second_has_a_cause(ledger: Path) -> None:
     assert seconds(found) == {
         "starting": 20.0,
         "replaying after a restart": 10.0,
-        "away": 10.0,
+        "no learner running": 10.0,
         "training": 8.0,
         "waiting: generate": 3.2,
         "waiting: calls to the coordinator": 4.0,
