@@ -337,7 +337,9 @@ def _step(connection: RunReader, subject: str) -> Story | None:
     )
     facts: dict[str, Any] = {"rollouts_by_peer": dict(by_peer.fetchall())}
     facts["rollouts_by_age"] = {str(age): count for age, count in ages}
-    lines = [Line(batch[0], f"its batch of {sum(facts['rollouts_by_peer'].values())} rollouts was recorded")]
+    rollouts = sum(facts["rollouts_by_peer"].values())
+    made = f"its batch of {rollouts} rollouts was recorded" if rollouts else "skipped: a new epoch began above it"
+    lines = [Line(batch[0], made)]
     done = connection.execute("SELECT figures, reported_unix_s FROM steps WHERE step = ?", (int(subject),)).fetchone()
     if done is not None:
         facts["figures"] = json.loads(done[0])

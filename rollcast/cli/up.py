@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # the configuration of every role takes half a second to impo
     from rollcast.cli.up_config import UpConfig
 
 _STAY_S = 86400.0  # seconds that the dashboard of a finished run waits for Ctrl-C
-_EXPLAINED_STEP = 40  # the step that is suggested for `rollcast explain`: late enough to have a history
 
 
 def up(
@@ -259,10 +258,8 @@ def next_commands(summary: Mapping[str, Any]) -> list[str]:
     """Return commands to try after a run with this summary, a line each, as they are typed in this shell."""
     command = own_command()
     steps, version = summary["step"] or 0, summary["version"] or 0
-    step = min(_EXPLAINED_STEP, steps)
-    explained = {
-        f"explain step {step}": f"what was decided in a step, and why; also: rollout 1, version {version}, peer NAME"
-    }
+    # The newest step: the ledger compacts old ones, and a restored run skips some.
+    explained = {f"explain step {steps}": f"what was decided in a step, and why; also: version {version}, peer NAME"}
     lines = (explained if steps else {}) | {
         "why": "where the learner's wall time went",
         "samples runs/latest": "what the policy answered",

@@ -64,7 +64,8 @@ def test_a_finished_run_names_commands_that_exist(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("step", "version", "shown"), [(200, 200, "explain step 40"), (20, 19, "explain step 20"), (1, 1, "explain step 1")]
+    ("step", "version", "shown"),
+    [(200, 200, "explain step 200"), (20, 19, "explain step 20"), (1, 1, "explain step 1")],
 )
 def test_a_finished_run_names_a_step_and_a_version_that_it_has(step: int, version: int, shown: str) -> None:
     first, *_ = up.next_commands({"step": step, "version": version})

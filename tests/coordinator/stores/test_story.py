@@ -214,3 +214,10 @@ async def test_leases_count_from_1_in_each_coordinator_process(tmp_path: Path) -
 )
 async def test_slots_that_share_a_moment_are_one_line(tmp_path: Path, indices: list[int], words: str) -> None:
     assert _slots(indices) == words
+
+
+async def test_a_step_that_a_new_epoch_skipped_says_so(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    await ledger.record_batch(work.batch(16))
+    await ledger.close()
+    assert whats(story_of(RunFolder(tmp_path), "step 17")) == ["skipped: a new epoch began above it"]
