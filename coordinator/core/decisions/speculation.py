@@ -82,6 +82,8 @@ def _stragglers(state: CoreState, now: float) -> Iterator[tuple[Group, Attempt, 
     next_in_s = state.forecast.next_in_s(now)
     for group in [group for group in islice(state.book, _GROUPS_CHECKED) if not group.ready]:
         lacking -= 1
+        if lacking < 0 and group.oldest_version is None:  # nothing waits for it, and nothing in it grows older
+            continue
         for slot in group.slots:
             if slot.filling is not None or len(slot.live) != 1:
                 continue

@@ -195,8 +195,8 @@ class AgeBreakdown:
 
     def _held(self, peer_id: PeerId, version: Version, now: float) -> None:
         times = self._versions.get(version)
-        if times is not None and len(times.held_at) < _HOLDERS_KEPT:
-            times.held_at.setdefault(peer_id, now)
+        if times is not None and peer_id not in times.held_at and len(times.held_at) < _HOLDERS_KEPT:
+            times.held_at[peer_id] = now
 
     def _received(self, rollout_id: RolloutId, rollout: Rollout, now: float) -> None:
         key = (rollout.lease_id, rollout.sample_index)

@@ -179,8 +179,10 @@ class Stream:
             self._post(message)
 
     def _post(self, message: Any) -> None:
-        agenda = self._network.agenda
-        at_s = agenda.now + self._network.message_s(self._delay_s)
+        network = self._network
+        agenda, weather = network.agenda, network.weather
+        is_calm = not (weather.jitter_s or weather.loss)
+        at_s = agenda.now + (self._delay_s if is_calm else network.message_s(self._delay_s))
         if at_s < self._last_s:
             at_s = self._last_s
         self._last_s = at_s

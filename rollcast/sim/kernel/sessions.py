@@ -65,11 +65,13 @@ class Session:
         self._up.close()
 
     def _arrived(self, message: Any) -> None:
-        life = self._lives[1]
+        coordinator, life = self._coordinator, self._lives[1]
         if type(message) is _End:
-            self._coordinator.call_in_life(life, self._hung_up, message)
+            coordinator.call_in_life(life, self._hung_up, message)
+        elif life == coordinator.life and coordinator.takes_calls:  # as in call_in_life, for the most frequent message
+            self._coordinator_end.received(self, message)
         else:
-            self._coordinator.call_in_life(life, self._coordinator_end.received, self, message)
+            coordinator.hold(life, self._coordinator_end.received, (self, message))
 
     def _hung_up(self, end: _End) -> None:
         self._coordinator_end.hung_up(self, end.reason, finished=end.finished)
