@@ -134,6 +134,15 @@ def cheapest(tried: Sequence[Plan]) -> Plan:
     return min(known, key=lambda one: trial_of(one).usd_per_step)
 
 
+def expecting(made: Plan) -> Plan:
+    """Return a plan, made by rates alone, with what is expected of its run; an infeasible plan as it is."""
+    if not made.feasible:
+        return made
+    outlook = _Outlook(made)
+    outlook.predict_in_full()
+    return outlook.plan
+
+
 def trial_of(made: Plan) -> SlackTrial:
     """Return what a plan's slack gives."""
     demand = made.demand

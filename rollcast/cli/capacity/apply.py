@@ -20,7 +20,7 @@ from rollcast.cli.capacity.output import CHANGED, FEASIBLE, INFEASIBLE, note, pr
 from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.durations import in_words, seconds_of
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
-from rollcast.runtime.errors import ConfigError, MalformedMessage
+from rollcast.runtime.errors import ConfigError, MalformedMessage, RunFolderError
 
 SCHEMA, EMIT_SCHEMA = "rollcast.capacity.apply/1", "rollcast.capacity.emit/1"
 ACT_TIMEOUT_S = 30.0
@@ -71,6 +71,13 @@ def apply(
     if emit is not None:
         return _emit(document, emit, into or Path(emit), json_output=json_output)
     timeout_s = seconds_of(timeout) if timeout else None
+    if not target.url and not target.run_folder.exists():
+        raise RunFolderError(
+            "no run is here that could start the plan's workers",
+            cause=f"there is no {target.run_folder} in this folder, and a coordinator starts them",
+            fix='start one with providers.pool and providers.want = "apply" (docs/providers.md), or name one with '
+            "--url; --emit skypilot, kubernetes or terraform writes files that start the workers without a run",
+        )
     fleet = _known_fleet(target)
     steps = application_of(document, fleet, stop_others=stop_others)
     if not yes:

@@ -83,6 +83,12 @@ def plan(
         from rollcast.runtime.charts import check_path
 
         check_path(plot)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise RunFolderError(
+            f"cannot write the plan {out}",
+            cause=f"there is no folder {out.parent}",
+            fix="create it, or name another one",
+        )
     goal = _goal(steps, deadline, budget)
     with working("planning"):
         asked = scenario(pool, demand)
@@ -186,7 +192,7 @@ def save(path: Path, document: PlanDocument) -> None:
         raise RunFolderError(f"cannot write the plan {path}", cause=error.strerror or str(error), fix=fix) from None
     file = shlex.quote(str(path))
     if document.plan.feasible:
-        next_step = f"`rollcast capacity validate {file}` simulates the promised run, `apply {file}` starts it"
+        next_step = f"`rollcast capacity validate {file}` simulates the promised run, `apply {file}` has a run start it"
     else:
         next_step = f"it has no workers, and `rollcast capacity explain {file}` says why"
     note([f"Saved {path}; {next_step}."])

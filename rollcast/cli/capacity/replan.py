@@ -12,6 +12,7 @@ from capacity.model.units import SECONDS_PER_HOUR
 from capacity.planner.planner import PlanOptions
 from capacity.planner.planner import plan as choose
 from capacity.questions.plan_json import PlanDocument, document_of, encode, read_plan
+from capacity.questions.promise import expecting
 from capacity.replan.event_files import Gone, pool_events, read_events
 from capacity.replan.events import ReplanSettings
 from capacity.reports.plan_diff import diff_sheets, difference
@@ -115,7 +116,7 @@ def _plan_again(
         made = choose(asked.demand, workers, options)
         inputs, assumptions, machines = asked.inputs, asked.assumptions, asked.machines
     return document_of(
-        made,
+        expecting(made),  # as the plan before states it
         inputs=inputs,
         assumptions=assumptions,
         software=software_version(),

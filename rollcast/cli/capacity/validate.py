@@ -44,6 +44,9 @@ def validate(
         raise PlanFileError(
             f"{file} does not state what its run is expected to do", fix="make it with `rollcast capacity plan`"
         )
+    note(
+        [f"Simulating {len(made.chosen)} workers for {steps} learner steps after a warm-up; large plans take minutes."]
+    )
     with working("loading the simulator") as status:
         from rollcast.sim.validation import validate_plan
 

@@ -22,7 +22,7 @@ from coordinator.fleet.setup import FleetHandle, want_applied
 from rollcast.cli.capacity.apply import wait_for
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
 from rollcast.cli.main import app
-from rollcast.runtime.errors import ConfigError, MalformedMessage, ProviderFailed
+from rollcast.runtime.errors import ConfigError, MalformedMessage, ProviderFailed, RunFolderError
 from rollcast.wire.ids import PeerId
 from tests.capacity.providers.workers import kill_all
 from tests.capacity.sample_fleet import chosen_document, fleet_of, offered
@@ -158,3 +158,12 @@ async def test_a_run_that_starts_nothing_on_request_says_so(folder: Path) -> Non
         assert (await page.post("/api/v1/acts/fleet", {"start": ["local-1"]}))[1]["code"] == MalformedMessage.code
         assert (await page.post("/api/v1/acts/fleet", {"start": ["../x"]}))[0] == 400
         assert (await page.post("/api/v1/acts/fleet", {}, None))[0] == 401
+
+
+def test_a_plan_without_a_run_names_what_could_start_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFolderError, match="no run is here that could start") as raised:
+        call(capsys, "apply", written(tmp_path, "a"))
+    assert "--emit skypilot" in raised.value.fix

@@ -30,6 +30,8 @@ def plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_nothing_changes_without_a_cause(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "replan", "--from", str(plan_file))
     assert (found.status, "0 switched on, 0 off" in found.out) == (0, True)
+    diff = call(capsys, "replan", "--from", str(plan_file), "--format", "json").json["diff"]
+    assert not diff["totals"], "the same set is expected to do the same"
 
 
 def test_only_a_large_price_change_causes_a_switch(
