@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
         raise
     fetch_sync(target, "/api/v1/status")  # an ended run's folder names a port that another run may have now
     print(link, flush=True)
+    if link.startswith("https:"):
+        authority = RunFolder(run).root / "ca.pem"
+        print(
+            "A browser warns of the page's certificate, which is of the run's own authority: import its"
+            f" {authority} in the browser, or accept the certificate once.",
+            file=sys.stderr,
+        )
     if open:
         webbrowser.open(_redirect(RunFolder(run.absolute()), link).as_uri())
     return 0

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from rich.console import Console
 
+from rollcast.cli import dashboard as command
 from rollcast.cli.dashboard import dashboard
 from rollcast.cli.processes import Endpoints
 from rollcast.cli.up import page_address
@@ -58,9 +59,21 @@ def run_folder(tmp_path: Path, url: str, run_id: str = "run-1") -> Path:
 
 def test_key_is_in_the_fragment(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dashboard(run_folder(tmp_path, url)) == 0
-    link = capsys.readouterr().out.removesuffix("\n")
+    said = capsys.readouterr()
+    link = said.out.removesuffix("\n")
+    assert said.err == ""
     assert link == f"{url}/#token=k-e_y"
     assert urlsplit(link).fragment == "token=k-e_y"
+
+
+def test_a_page_with_the_runs_own_certificate_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "fetch_sync", lambda *_: {})
+    dashboard(run_folder(tmp_path, "https://192.0.2.2:7401"))
+    said = capsys.readouterr()
+    assert said.out == "https://192.0.2.2:7401/#token=k-e_y\n"
+    assert str(tmp_path / "ca.pem") in said.err
 
 
 def test_browser_gets_a_file_instead_of_the_key(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
