@@ -26,6 +26,21 @@ from rollcast.runtime.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
+#: Names of other trainers for a key -> the key's name here.
+_OTHER_NAMES = {
+    "lr": "optimiser.learning_rate",
+    "batch_size": "groups_per_step",
+    "group_size": "samples_per_group",
+    "num_generations": "samples_per_group",
+    "max_steps": "steps",
+    "max_tokens": "new_tokens_max",
+    "max_new_tokens": "new_tokens_max",
+    "max_prompt_length": "prompt_tokens_max",
+    "beta": "kl_coefficient",
+    "kl_coef": "kl_coefficient",
+    "loss": "algorithm",
+    "gradient_checkpointing": "remat",
+}
 _ELSEWHERE_SHOWN = 3  # keys of other sections that a message names
 _TAG = re.compile(r"\{([^}]+)\}")  # in what `_sections` yields: the kind of a section
 _OF_MANY = re.compile(r"[{\[]|\bNAME\b")  # in keys of sections that have kinds, or of which there are several
@@ -197,13 +212,16 @@ def _place(cls: type[BaseModel], location: Sequence[Any]) -> _Place:
 
 def _meant_key(cls: type[BaseModel], place: _Place) -> str:
     """Return in brackets a key of the same section with a similar name, or else where the name is a key."""
-    name = place.key.rpartition(".")[2]
-    if close := difflib.get_close_matches(name, place.section.model_fields if place.section else (), n=1):
+    typed = place.key.rpartition(".")[2]
+    name = _OTHER_NAMES.get(typed, typed)
+    if name == typed and (
+        close := difflib.get_close_matches(name, place.section.model_fields if place.section else (), n=1)
+    ):
         return _did_you_mean(close)
     if having := [kind for kind, one in place.kinds.items() if name in one.model_fields]:
         return f" (the kind is {place.kind!r}; it is a key of {', '.join(map(repr, having))})"
     keys = [key for key, _, _ in describe(cls) if not _OF_MANY.search(key)]
-    elsewhere = [key for key in keys if key.rpartition(".")[2] == name]
+    elsewhere = [key for key in keys if f".{key}".endswith(f".{name}")]
     sections = dict.fromkeys(f"{key.partition(f'.{name}.')[0]}.{name}" for key in keys if f".{name}." in key)
     return _did_you_mean([*elsewhere, *sections][:_ELSEWHERE_SHOWN])
 

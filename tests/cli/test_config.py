@@ -32,6 +32,22 @@ def test_a_setting_is_checked_as_it_would_be_run(tmp_path: Path, capsys: pytest.
         validate(a_run(tmp_path), setting=("coordinator.held_out=7",))
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("learner.lr", "'learner.optimiser.learning_rate'?"),
+        ("learner.optimiser.lr", "'learner.optimiser.learning_rate'?"),
+        ("learner.beta", "'learner.objective.kl_coefficient'?"),
+        ("coordinator.sampling.max_new_tokens", "'coordinator.sampling.new_tokens_max'?"),
+        ("coordinator.run.num_generations", "'coordinator.run.samples_per_group'?"),
+    ],
+)
+def test_the_names_of_other_trainers_lead_to_the_key(tmp_path: Path, typed: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(a_run(tmp_path), setting=(f"{typed}=1",))
+    assert f"unknown key '{typed}' (did you mean {meant}" in caught.value.cause
+
+
 def test_what_would_end_the_start_is_found_and_the_fix_says_where_the_key_stands(tmp_path: Path) -> None:
     file = a_run(tmp_path, held_out="held_out_problems = 41")
     with pytest.raises(TaskError, match="too few problems") as caught:

@@ -16,7 +16,7 @@ from coordinator.tasks.curation.curate import CurationSettings, Profile, recorde
 from coordinator.tasks.curation.pass_rates import PassRate, read_run, read_samples
 from coordinator.tasks.sources import RowsTask, good_rows
 from rollcast.runtime.config import parse_config
-from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.runtime.run_folder import RunFolder
 
 Names = Annotated[tuple[str, ...], Parameter(negative=())]
@@ -167,7 +167,16 @@ def _evaluation_set(named: str, prompt_column: str) -> tuple[str, Iterator[str]]
         raise ConfigError(f"--against {named} has no name and source", fix="write it as NAME=SOURCE")
     mapping = FieldsConfig(prompt=prompt_column, answer="").model_dump()
     task = _task(source, mapping, {"split": "test"}, "exact").model_copy(update={"bad_rows": "refuse"})
-    return name, (row.prompt for row in good_rows(task))
+    return name, _prompts(task, source, prompt_column)
+
+
+def _prompts(task: RowsTask, source: str, prompt_column: str) -> Iterator[str]:
+    try:
+        yield from (row.prompt for row in good_rows(task))
+    except RollcastError as error:
+        if prompt_column in error.what and "is missing" in error.what:
+            error.fix = f"rename the column of the prompts in {source}: --prompt names it for both files"
+        raise
 
 
 def _recorded(paths: Iterable[Path]) -> dict[int, PassRate]:

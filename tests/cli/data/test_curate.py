@@ -109,6 +109,10 @@ def test_a_fix_names_options_rather_than_keys_of_a_configuration(tmp_path: Path)
     with pytest.raises(TaskError) as caught:
         curate(tmp_path / "none.jsonl", tmp_path / "out.jsonl")
     assert caught.value.fix == "correct the path of the source"
+    source, other = write(tmp_path / "raw.jsonl", *ROWS), write(tmp_path / "test.jsonl", {"prompt": "3+3?"})
+    with pytest.raises(TaskError, match="'question' is missing") as caught:
+        curate(source, tmp_path / "out.jsonl", "--prompt", "question", "--against", f"test={other}")
+    assert caught.value.fix == f"rename the column of the prompts in {other}: --prompt names it for both files"
 
 
 @pytest.mark.parametrize(
