@@ -1,7 +1,7 @@
 """Carry frames over one connection between a gateway and the core, whatever the transport below.
 
-What an end sends in one turn of its loop leaves as one frame, and under load what it sends within GATHER_S. Each end
-sends at least a Beat a second: an end that hears nothing for SILENT_BEATS of its own beats takes the other for lost.
+What an end sends in one turn of its loop leaves as one frame, and under load what it sends within ``gather_s``. Each
+end sends at least a Beat a second: one that hears nothing for SILENT_BEATS of its own beats takes the other for lost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ log = structlog.get_logger()
 BEAT_S = 1.0
 SILENT_BEATS = 5  # beats of this end: time in which its loop did not run counts for one of them at most
 GATHER_S = 0.02
-"""Seconds between two frames of an end; an item that comes later leaves with its turn. Work that arrives together is
-done at once, for less than half of the processor time, and the store takes about as long to make it durable."""
+"""Seconds between two frames of the core. Its answers follow from the store's commits, which take about as long."""
 FRAME_BYTES = 1 << 20  # of items, from which a frame leaves before the turn ends
 READ_BYTES = 256 << 10
 WAITING_BYTES_MAX = 256 << 20  # that wait for the other end; an end that lets more wait is lost
@@ -35,6 +34,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         received: takes the content of each frame; a MalformedMessage from it ends the link.
         lost: called once, with the reason, when the link has ended; not if it never was connected.
         made: called when it is connected, which for TLS means after the handshake.
+        gather_s: seconds between two of its frames; an item that comes later leaves with its turn.
     """
 
     def __init__(
@@ -42,7 +42,10 @@ class LinkConnection(asyncio.BufferedProtocol):
         received: Callable[[bytes], None],
         lost: Callable[[str], None],
         made: Callable[[], None] = lambda: None,
+        *,
+        gather_s: float = GATHER_S,
     ) -> None:
+        self._gather_s = gather_s
         self._made = made
         self._received = received
         self._lost = lost
@@ -79,7 +82,7 @@ class LinkConnection(asyncio.BufferedProtocol):
             return
         data = encode(item)
         if not self._items:
-            next_at = self._sent_at + GATHER_S
+            next_at = self._sent_at + self._gather_s
             if self._loop.time() >= next_at:
                 self._loop.call_soon(self._flush)
             else:

@@ -34,6 +34,7 @@ from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
 
+GATHER_S = 0.04  # between two frames: what reaches the core together is decided, stored and answered together
 OPEN_DEADLINE_S = 30.0
 ANSWER_DEADLINE_S = 60.0
 UPLOADS_WAITING_BYTES_MAX = 64 << 20  # on the link; beyond it uploads are answered ``busy``
@@ -101,7 +102,7 @@ class RemoteCore:
             if not ended.done():
                 ended.set_result(reason)
 
-        link = LinkConnection(lambda body: self._received(link, body), lost)
+        link = LinkConnection(lambda body: self._received(link, body), lost, gather_s=GATHER_S)
         return link, ended
 
     def is_linked_by(self, link: LinkConnection) -> bool:

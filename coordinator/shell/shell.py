@@ -1,7 +1,8 @@
 """Carry out the core's decisions and feed the results back to it as events.
 
 Everything happens on one asyncio loop: an event is applied completely, its actions in order, before the next one. Work
-that takes time (the ledger, verifiers, the task's generator) runs asynchronously and comes back as an event.
+that takes time (the ledger, verifiers, the task's generator) runs asynchronously and comes back as an event. What
+peers send is applied together with what others send, under load all that arrives within GATHER_S.
 """
 
 from __future__ import annotations
@@ -114,6 +115,9 @@ from rollcast.wire.versions.records import VerifiedVersion
 
 REWARD_PART = "reward_part_"
 """Prefix of the mean of a named part of the rewards among a step's figures."""
+GATHER_S = 0.02
+"""Seconds between two rounds of what peers send; what comes later than that after the last round is applied with its
+turn of the loop. What is decided together costs less, and the store takes about as long to make it durable."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 log = structlog.get_logger()
@@ -160,8 +164,9 @@ class Shell:
         self._to_peers = PeerSender(sessions)
         self._sink = sink
         self.clock = clock
-        self._async = AsyncWork(self.apply, self.fail, lambda: bool(self.ended_because))
-        self._arrived: list[Event] = []  # in this turn of the loop, to be applied together
+        self._async = AsyncWork(self._apply_result, self.fail, lambda: bool(self.ended_because))
+        self._arrived: list[Event] = []  # that are to be applied together
+        self._arrived_applied_at = float("-inf")  # the loop's time
         self._events: deque[Event] = deque()
         self._event: Event | None = None  # whose actions are being carried out
         self._applying = False
@@ -189,17 +194,28 @@ class Shell:
     # ---------------------------------------------------------------- events in
 
     def apply_soon(self, event: Event) -> None:
-        """Apply an event together with the others of this turn of the loop; it keeps its place among all events."""
+        """Apply what a peer sent together with what others send; only results of the core's own work overtake it."""
         if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._apply_arrived)
+            loop, next_at = asyncio.get_running_loop(), self._arrived_applied_at + GATHER_S
+            if loop.time() >= next_at:
+                loop.call_soon(self._apply_arrived)
+            else:
+                loop.call_at(next_at, self._apply_arrived)
         self._arrived.append(event)
 
     def _apply_arrived(self) -> None:
         arrived, self._arrived = self._arrived, []
-        if len(arrived) < 2:
+        if not arrived:  # another event took them along
+            return
+        self._arrived_applied_at = asyncio.get_running_loop().time()
+        if len(arrived) == 1:
             self._apply_all(arrived)
         else:
             self._apply_all([ArrivalsBegan(), *arrived, ArrivalsEnded()])
+
+    def _apply_result(self, event: Event) -> None:
+        """Apply an event about work that the core has ordered: it has no place among what peers send meanwhile."""
+        self._apply_all([event])
 
     def apply(self, event: Event) -> None:
         """Apply an event to the core and carry out the actions that follow."""
@@ -514,13 +530,13 @@ class Shell:
 
     def _scored(self, action: ScoreRollout, verdict: Verdict) -> None:
         if isinstance(verdict, Failed):
-            self.apply(ScoringFailed(action.rollout_id, verdict.reason, verdict.detail, verdict.retryable))
+            self._apply_result(ScoringFailed(action.rollout_id, verdict.reason, verdict.detail, verdict.retryable))
             return
         problem = self._problems.rewarded(action.problem_id, verdict.score.reward)
         # Before the event, which may lead to a recorded batch: the ledger keeps the order of the calls, and a batch
         # holds only scored rollouts.
         self._async.when_durable(self._ledger.record_score(action.rollout_id, verdict.score, problem))
-        self.apply(RolloutScored(action.rollout_id, verdict.score.reward))
+        self._apply_result(RolloutScored(action.rollout_id, verdict.score.reward))
 
     async def _score_evaluation(self, action: ScoreEvaluation, again: pb.Completion | None = None) -> None:
         completion = again or pb.Completion(

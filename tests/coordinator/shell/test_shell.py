@@ -107,7 +107,10 @@ async def test_a_transaction_that_the_ledger_refuses_ends_the_run_and_answers_no
     assert core.events == [Tick()]
 
 
-async def test_events_of_one_turn_are_applied_together_and_in_their_place_among_others() -> None:
+async def test_events_of_one_turn_are_applied_together_and_in_their_place_among_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordinator.shell.shell.GATHER_S", 0.0)
     core = ScriptedCore()
     shell = shell_of(core, Ledger(), [])
     asked = [WorkRequested(PEER, slots) for slots in range(4)]
@@ -122,3 +125,23 @@ async def test_events_of_one_turn_are_applied_together_and_in_their_place_among_
     await asyncio.sleep(0)
     together = [ArrivalsBegan(), *asked[1:3], ArrivalsEnded()]
     assert core.events == [asked[0], *together, LearnerCalled(), asked[3]]
+
+
+async def test_under_load_events_gather_and_only_results_of_ordered_work_overtake_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordinator.shell.shell.GATHER_S", 600.0)
+    core, ledger = ScriptedCore(CommitTogether(EPISODES)), Ledger()
+    shell = shell_of(core, ledger, [])
+    asked = [WorkRequested(PEER, slots) for slots in range(3)]
+    shell.apply_soon(asked[0])
+    await asyncio.sleep(0)
+    assert core.events == asked[:1], "the first one waits for no other"
+    shell.apply_soon(asked[1])
+    shell.apply_soon(asked[2])
+    ledger.change.set_result(None)
+    await asyncio.sleep(0)
+    stored = [RolloutStored(RolloutId(7)), RolloutStored(RolloutId(8))]
+    assert core.events == [asked[0], *stored]
+    shell.apply(LearnerCalled())
+    assert core.events == [asked[0], *stored, ArrivalsBegan(), *asked[1:], ArrivalsEnded(), LearnerCalled()]
