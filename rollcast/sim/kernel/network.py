@@ -179,10 +179,8 @@ class Stream:
             self._post(message)
 
     def _post(self, message: Any) -> None:
-        network = self._network
-        agenda, weather = network.agenda, network.weather
-        is_calm = not (weather.jitter_s or weather.loss)
-        at_s = agenda.now + (self._delay_s if is_calm else network.message_s(self._delay_s))
+        agenda = self._network.agenda
+        at_s = agenda.now + self._network.message_s(self._delay_s)
         if at_s < self._last_s:
             at_s = self._last_s
         self._last_s = at_s

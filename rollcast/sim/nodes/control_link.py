@@ -132,8 +132,7 @@ class ControlLink:
             self.ended(session, "no answer")
             return
         session.send_to_coordinator(self._heartbeat())
-        ground, process = self._ground, self._process
-        ground.agenda.after_in_life(ground.settings.heartbeat_s, process, self._beat, (session,))
+        self._process.later(self._ground.settings.heartbeat_s, self._beat, session)
 
     def _is_silent(self) -> bool:
         """Return whether no packet has got through for longer than the connection timeout."""
