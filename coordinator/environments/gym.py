@@ -59,10 +59,11 @@ class GymGames:
         self._make = load_plugin(path, ENTRY_POINTS)
         self._parameters = dict(parameters)
         self._path = path
-        if not all(callable(getattr(self._make, name, None)) for name in ("reset", "step")):
+        lacks = [name for name in ("reset", "step") if not callable(getattr(self._make, name, None))]
+        if lacks:
             raise TaskError(
                 f"{path} is not an environment",
-                cause="it has no reset and step",
+                cause=f"it has no {' and '.join(lacks)}",
                 fix="name a class with reset(self, seed) and step(self, text)",
             )
         self._agents = self._named_agents(getattr(self._make, "agents", ()))

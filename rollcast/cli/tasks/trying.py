@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, zip_longest
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from rich.rule import Rule
 from rollcast.cli.options import Json, Settings
 from rollcast.cli.tasks.episodes import Say, is_played, play, replayed, shown_on, turns_of
 from rollcast.runtime.config import override, parse_config, read_toml
-from rollcast.runtime.errors import ConfigError, NotScored
+from rollcast.runtime.errors import ConfigError, NotScored, RollcastError
 from rollcast.runtime.logs import configure_logging
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def try_task(
         for facts in kept if json_output else ():
             print(json.dumps(facts))
     else:
-        with progress.status("loading the task"):
+        with progress.status("loading the task"), _keys_as_in(file):
             problems = _drawn(config, n, seed)
         if is_played(problems):
             return _play(config, problems, answers, console, json_output=json_output)
@@ -102,6 +103,19 @@ def try_task(
             fix=_fix(config, failed[0]["failed"]),
         )
     return 0
+
+
+@contextmanager
+def _keys_as_in(file: Path) -> Iterator[None]:
+    """Name the keys of an error's fix as they stand in the file: below coordinator in one of `rollcast up`."""
+    try:
+        yield
+    except RollcastError as error:
+        if "coordinator" in read_toml(file):
+            from rollcast.cli.up_config import with_full_keys  # imports the configuration of every role
+
+            error.fix = with_full_keys(error.fix, "coordinator")
+        raise
 
 
 def _fix(config: CoordinatorConfig, reason: FailureReason) -> str:

@@ -17,7 +17,7 @@ from rollcast.cli.tasks import trying
 from rollcast.cli.tasks.app import app
 from rollcast.cli.tasks.trying import try_task
 from rollcast.cli.up_config import UpConfig
-from rollcast.runtime.errors import ConfigError, NotScored
+from rollcast.runtime.errors import ConfigError, NotScored, TaskError
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "own-reward"
@@ -115,3 +115,13 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         try_task(tmp_path / "empty.toml", n=0)
     with pytest.raises(ConfigError, match="exclude each other"):
         try_task(tmp_path / "empty.toml", answers=tmp_path, from_run=tmp_path)
+
+
+def test_a_fix_names_keys_as_they_stand_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"q": "1+1="}\n')
+    task = f'kind = "jsonl"\npath = "{tmp_path}/rows.jsonl"\n'
+    for section, key in (("task", " task.bad_rows"), ("coordinator.task", " coordinator.task.bad_rows")):
+        (tmp_path / "run.toml").write_text(f"[{section}]\n{task}")
+        with pytest.raises(TaskError) as raised:
+            try_task(tmp_path / "run.toml")
+        assert key in raised.value.fix

@@ -87,6 +87,13 @@ class NoGame:
     """It cannot be played."""
 
 
+class Unplayable:
+    """It begins, and takes no turn."""
+
+    def reset(self, seed: int) -> str:
+        return f"{seed}"
+
+
 class Haggle:
     """Two agents in turn: each is shown what the other said. The policy may make it die, as in ScriptedGame."""
 

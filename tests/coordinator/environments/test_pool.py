@@ -234,6 +234,7 @@ async def test_what_is_not_there_fails(pool: EnvironmentPool) -> None:
     ("path", "why"),
     [
         (f"{GAMES}:NoGame", "it has no reset and step"),
+        (f"{GAMES}:Unplayable", "it has no step"),
         (f"{GAMES}:Chess", "AsyncGame, Haggle"),
         ("/nowhere.py:Game", "is read as FILE.py:NAME"),
         ("chess", "the entry points of rollcast.environments are none"),
