@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollcast.cli.run.control import alert_line
 from rollcast.cli.run.workers import state_word
 
 Status = Mapping[str, Any]
@@ -23,6 +24,7 @@ _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
 _WAIT_SHOWN_S = 1.0  # once steps are trained; something is always waited for a moment
 _NAMES_SHOWN = 2
+_ALERTS_SHOWN = 3
 #: The learner's own step counts as a wait once it takes so many times the median, and so many seconds.
 _STEP_SHOWN_TIMES, _STEP_SHOWN_S = 3.0, 30.0
 _AGE_PARTS = ("train", "broadcast", "queue", "generate", "return")
@@ -45,15 +47,20 @@ class LiveView:
 
 
 class PlainView:
-    """Prints one line every few seconds, and at every change of the learner's phase."""
+    """Prints one line every few seconds and at every change of the learner's phase, and each alert once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_at = 0.0
         self._phase = ""
+        self._alerts: set[str] = set()
 
     def update(self, status: Status, ended: Mapping[str, int]) -> None:
-        """Print a line if one is due."""
+        """Print new alerts, and a line if one is due."""
+        for alert in status.get("alerts", ()):
+            if alert["id"] not in self._alerts:
+                self._alerts.add(alert["id"])
+                self._console.print(alert_line(alert), soft_wrap=True, highlight=False, markup=False)
         now = time.monotonic()
         phase = str(status["learner_phase"])
         if now < self._next_at and phase == self._phase:
@@ -90,6 +97,7 @@ def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
         _progress(status),
         _figures(status),
         Text(_waiting(status), style="yellow"),
+        *(Text(alert_line(one), style="yellow") for one in status.get("alerts", ())[:_ALERTS_SHOWN]),
         _rewards(status),
         _staleness(status),
         _ages(status),

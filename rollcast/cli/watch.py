@@ -14,10 +14,12 @@ from rollcast.runtime.run_folder import RunFolder
 if TYPE_CHECKING:
     import aiohttp
 
-#: Called with the coordinator's status and the exit statuses of the processes that have ended.
+#: Called with the coordinator's status, which has the run's `alerts`, and the exit statuses of ended processes.
 OnStatus = Callable[[Mapping[str, Any], Mapping[str, int]], None]
 
 _POLL_S = 0.5
+_ALERTS_EVERY_S = 5.0
+_ALERT_SHOWN_S = 10.0  # it has lasted; shorter ones pass by themselves
 _FINISH_TIMEOUT_S = 60.0
 
 
@@ -57,6 +59,9 @@ async def run_fleet(
 async def _follow(fleet: Fleet, on_status: OnStatus, stop: asyncio.Event) -> bool:
     import aiohttp  # takes a while, and `rollcast up --dry-run` does not need it
 
+    alerts: list[Mapping[str, Any]] = []
+    clock = asyncio.get_running_loop().time
+    alerts_at = clock()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         while not stop.is_set():
             fleet.check()
@@ -64,9 +69,12 @@ async def _follow(fleet: Fleet, on_status: OnStatus, stop: asyncio.Event) -> boo
             if "learner" in ended and ("coordinator" in ended or fleet.stays()):
                 await _origin_ends(fleet)
                 return True
-            status = await _fetch_status(session, fleet.folder)
+            status = await _fetch(session, fleet.folder, "/api/v1/status")
+            if clock() >= alerts_at:
+                alerts_at = clock() + _ALERTS_EVERY_S
+                alerts = lasting_alerts(await _fetch(session, fleet.folder, "/api/v1/overview"))
             if status is not None:
-                on_status(status, ended)
+                on_status(status | {"alerts": alerts}, ended)
             try:
                 await asyncio.wait_for(stop.wait(), _POLL_S)
             except TimeoutError:
@@ -82,8 +90,13 @@ async def _origin_ends(fleet: Fleet) -> None:
     await fleet.wait(members, fleet.config.stop_timeout_s)
 
 
-async def _fetch_status(session: aiohttp.ClientSession, folder: RunFolder) -> dict[str, Any] | None:
+def lasting_alerts(overview: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the alerts of /api/v1/overview that have lasted; none where there was no answer."""
+    return [one for one in overview["alerts"] if one["since_s"] >= _ALERT_SHOWN_S] if overview is not None else []
+
+
+async def _fetch(session: aiohttp.ClientSession, folder: RunFolder, path: str) -> dict[str, Any] | None:
     try:
-        return await fetch(session, Target(folder.root), "/api/v1/status")
+        return await fetch(session, Target(folder.root), path)
     except RollcastError:
         return None  # the coordinator is busy or ending; fleet.check() finds out which

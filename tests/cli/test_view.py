@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rollcast.cli.actions import outcome, preview_lines
-from rollcast.cli.view import age_words, line, phase_of, render, sparkline, summary_table
+from rollcast.cli.view import PlainView, age_words, line, phase_of, render, sparkline, summary_table
+from rollcast.cli.watch import lasting_alerts
 from tests.coordinator.sample_status import peer, sample_status
 
 
@@ -174,3 +175,30 @@ def test_the_learners_phase_is_a_word() -> None:
 def test_outcome_lists_done_and_failed_peers() -> None:
     answer = {"done": ["a"], "failed": [{"peer": "b", "error": "it is banned"}]}
     assert outcome("pin_on", ["a", "b"], answer) == ["a: pinned on", "b: not changed: it is banned"]
+
+
+NO_REWARD = {
+    "id": "no_reward",
+    "severity": "warning",
+    "text": "The reward has been 0 for 20 steps: the policy has solved nothing.",
+    "fix": "Read answers with `rollcast samples --wrong`.",
+    "since_s": 12.0,
+}
+WARNING = "warning: The reward has been 0 for 20 steps: the policy has solved nothing. Read answers with `rollcast samp"
+
+
+def test_alerts_reach_the_person_at_the_terminal() -> None:
+    status = {**sample_status(), "alerts": [NO_REWARD]}
+    assert "The reward has been 0 for 20 steps" in text_of(render(status, {}))
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    view = PlainView(console)
+    for _ in range(3):
+        view.update(status, {})
+    console.file.close()
+    assert console.export_text().count(WARNING) == 1, "a log needs each alert once"
+
+
+def test_only_alerts_that_last_are_shown() -> None:
+    passing = NO_REWARD | {"id": "slow", "since_s": 2.0}
+    assert lasting_alerts({"alerts": [NO_REWARD, passing]}) == [NO_REWARD]
+    assert lasting_alerts(None) == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -35,8 +36,13 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     print(f"{overview['run_name']}: {done}, {overview['phase']}")
     print(overview["waiting"]["sentence"] if not overview["ended"] else f"The run has ended: {overview['ended']}.")
     for alert in overview["alerts"]:
-        print(f"{alert['severity']}: {alert['text']} {alert['fix']}".rstrip())
+        print(alert_line(alert))
     return 0
+
+
+def alert_line(alert: Mapping[str, Any]) -> str:
+    """Return an alert of the Overview in one line, with what to do about it."""
+    return f"{alert['severity']}: {alert['text']} {alert['fix']}".rstrip()
 
 
 @app.command
