@@ -144,11 +144,17 @@ def plan_of_up(up: UpConfig, *, fused: bool = True) -> MemoryPlan:
 
 def _supervised_plan(sft: SftConfig, *, fused: bool) -> MemoryPlan:
     learner = sft.learner()
-    model = _model(learner, setting="model")
+    is_known = learner.init_from is not None or learner.model.vocabulary_size or sft.tokenizer is not None
+    assumed = 0 if is_known else _SMALL_VOCABULARY
+    model = _model(learner, assumed, setting="model")
     shape = replace(learner_shape(learner, sft.row_tokens, fused=fused), recomputes=False, publishes=False)
     disk = supervised_disk(model, shape, sft.checkpoint.keep, exports=sft.export is not None)
     estimate, fits = learner_memory(model, shape), learner_fits(model, shape)
-    return MemoryPlan(model, estimate, None, fits, [], shape.devices, shape.processes, 0, {"sft": disk}, trainer="sft")
+    return MemoryPlan(
+        *(model, estimate, None, fits, [], shape.devices, shape.processes, 0, {"sft": disk}),
+        trainer="sft",
+        vocabulary_assumed=assumed,
+    )
 
 
 def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True) -> LearnerShape:
@@ -330,9 +336,12 @@ def _show(plan: MemoryPlan) -> None:
     form = ", base in NVFP4" if plan.model.has_packed_base else ""
     console.print(f"{count}, precision {plan.model.precision}{form}")
     if plan.vocabulary_assumed:
+        of_sft = plan.trainer == "sft"
+        built = "sft builds from the file" if of_sft else "the coordinator builds from the task's wording"
+        section = "" if of_sft else "learner."
         console.print(
-            f"assumed: {plan.vocabulary_assumed} tokens, more than the tokenizer has that the coordinator builds from"
-            " the task's wording; for a published one set learner.init_from, or learner.model.vocabulary_size",
+            f"assumed: {plan.vocabulary_assumed} tokens, more than the tokenizer has that {built}; for a published one"
+            f" set {section}init_from, or {section}model.vocabulary_size",
             soft_wrap=True,
         )
     console.print(_table(f"{plan.trainer}, each device", plan.learner, plan.learner_states))

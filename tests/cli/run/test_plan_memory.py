@@ -139,6 +139,9 @@ def test_supervised_training_has_no_peers_and_publishes_nothing(
     assert "peer" not in document
     assert run(str(file)) == 0
     assert "sft, each device" in capsys.readouterr().out
+    file.write_text('[data]\npath = "chats.jsonl"\n')
+    assert run(str(file)) == 0
+    assert "sft builds from the file; for a published one set init_from" in capsys.readouterr().out
 
 
 def test_a_tokenizer_that_is_built_at_the_start_is_assumed_and_said(capsys: pytest.CaptureFixture[str]) -> None:
