@@ -158,3 +158,10 @@ def test_only_services_that_issue_credentials_see_the_run_folder() -> None:
         if any(volume.startswith("coordinator:") for volume in service.get("volumes", ()))
     ]
     assert holders == ["coordinator", "handout"]
+
+
+def test_images_of_a_release_keep_their_health_checks() -> None:
+    """podman leaves a HEALTHCHECK out of an image unless it is told Docker's format."""
+    assert "HEALTHCHECK" in (DEPLOY / "containers" / "Containerfile").read_text()
+    release = (DEPLOY / "release").read_text()
+    assert release.index("export BUILDAH_FORMAT=docker") < release.index('"$builder" build')
