@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.events.operator_events import BudgetChanged, Order, PublishPeriodChanged, StalenessLimitChanged
-from coordinator.core.events.prices import Budget
+from coordinator.core.events.prices import Budget, Mode
 from coordinator.core.staleness.policy import LatePolicy, RulesInForce, StalenessRules
 from coordinator.http.routes import Body
 from rollcast.runtime.errors import MalformedMessage
@@ -55,13 +55,17 @@ class PeriodSetting(Setting):
 
 
 class RunSettings(BaseModel):
-    """All settings that can be changed, and the late policy, which cannot."""
+    """All settings that can be changed; the late policy and the planner's mode, which cannot.
+
+    Unless that is "act", the two budgets have no effect.
+    """
 
     staleness_limit: Setting
     publish_every_steps: PeriodSetting
     usd_per_hour_max: Setting
     usd_total_max: Setting
     late_policy: LatePolicy
+    planner: Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ def settings_of(run: RunRules, budget: Budget) -> RunSettings:
         usd_per_hour_max=Setting(value=budget.usd_per_hour_max, configured=first.usd_per_hour_max),
         usd_total_max=Setting(value=budget.usd_total_max, configured=first.usd_total_max),
         late_policy=configured.late_policy,
+        planner=configured.activation.mode,
     )
 
 

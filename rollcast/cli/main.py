@@ -140,6 +140,12 @@ def main() -> None:
         _fail(usage_error(error))
     except RollcastError as error:
         _fail(error)
+    except ImportError as error:
+        from rollcast.cli.start.extras import missing_extra
+
+        if (missing := missing_extra(error)) is None:
+            raise
+        _fail(missing)
 
 
 def _fail(error: RollcastError) -> NoReturn:

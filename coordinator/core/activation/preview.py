@@ -39,6 +39,7 @@ ROLLOUTS_MODELLED = 120  # about so many a step: both sides together take a seco
 WARM_UP_STEPS, STEPS, DRAWS = 10, 30, 1
 _WORKERS_LEAST, _WORKERS_MOST = 6, 48
 _OVERHEAD_LEAST, _OVERHEAD_MOST = 0.2, 20.0
+_DIFFERENCE_TOLD = 0.15  # between the learner's utilisation as measured and as modelled
 _PINS: Mapping[str, Pin] = {"pin_on": "on", "pin_off": "off", "pin_auto": ""}
 _DOES = {
     "drain": "Draining {}",
@@ -90,6 +91,7 @@ class Question:
         known: the connected peers.
         rules: staleness rules in force.
         t_bcast_s, t_bcast_p95_s, t_gen_p90_s, step_period_s: measured durations in seconds; None before a measurement.
+        utilisation: the learner's, as measured in the newest steps; None before the first one.
     """
 
     mode: Mode
@@ -102,6 +104,7 @@ class Question:
     t_bcast_p95_s: float | None
     t_gen_p90_s: float | None
     step_period_s: float | None
+    utilisation: float | None
 
 
 class Figures(BaseModel):
@@ -151,6 +154,7 @@ def question_of(state: CoreState, corrections: Corrections | None, now: float) -
         t_bcast_p95_s=state.dissemination.seconds.percentile(95),
         t_gen_p90_s=state.forecast.generate_p90_s(),
         step_period_s=state.forecast.step_period_s,
+        utilisation=state.progress.recent_utilisation,
     )
 
 
@@ -172,7 +176,12 @@ def preview(question: Question, change: Change) -> Preview:
     )
     after, warnings = _set_after(question, change, changed)
     now, then = _figures(question, demand, before), _figures(question, changed, after)
-    warnings = [*_of_acts(question, change), *warnings, *_of_figures(question, change, after, then)]
+    warnings = [
+        *_of_acts(question, change),
+        *_of_model(question, now),
+        *warnings,
+        *_of_figures(question, change, after, then),
+    ]
     return Preview(now=now, then=then, sentence=_sentence(change, now, then), warnings=warnings)
 
 
@@ -313,6 +322,17 @@ def _of_acts(question: Question, change: Change) -> list[str]:
     if len(about) < len(change.peers):
         found.append(f"{len(change.peers) - len(about)} of the workers are not connected")
     return found
+
+
+def _of_model(question: Question, now: Figures) -> list[str]:
+    """Return a warning if the model does not describe the run as it is: it leaves out what the learner waits for."""
+    measured, modelled = question.utilisation, now.utilisation
+    if measured is None or modelled is None or abs(measured - modelled) <= _DIFFERENCE_TOLD:
+        return []
+    return [
+        f"the learner was busy {measured:.0%} of the time in the last steps, and the model says {modelled:.0%} for the"
+        " run as it is: rely on the difference between now and then, not on either"
+    ]
 
 
 def _of_figures(question: Question, change: Change, after: Sequence[Worker], then: Figures) -> list[str]:

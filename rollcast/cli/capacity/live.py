@@ -21,6 +21,7 @@ _SETTINGS = {
     "usd_per_hour_max": "$/h at most",
     "usd_total_max": "$ total at most",
 }
+_BUDGETS = ("usd_per_hour_max", "usd_total_max")
 
 
 def status(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
@@ -167,6 +168,8 @@ def settings_lines(settings: Mapping[str, Any]) -> list[str]:
         value = "no limit" if one["value"] is None else f"{one['value']:g}"
         following = " (auto)" if one.get("auto") else ""
         bounds = "" if one["most"] is None else f"  {one['least']:g} to {one['most']:g} can be set"
+        if key in _BUDGETS and one["value"] is not None and settings["planner"] != "act":
+            bounds = f'  has no effect: capacity.mode is "{settings["planner"]}"'
         lines.append(f"{words:<18}{value}{following}{bounds}")
     return lines
 

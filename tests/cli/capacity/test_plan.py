@@ -300,6 +300,8 @@ async def test_settings_are_shown_previewed_and_changed(
         assert (said["publish_every_steps"]["auto"], said["usd_per_hour_max"]["value"]) == (True, 2.5)
         await asyncio.to_thread(change, publish_every_steps="2", usd_per_hour_max="none", run=run)
         assert "kappa             2 " in capsys.readouterr().out
+        await asyncio.to_thread(change, usd_total_max="5", run=run)
+        assert '$ total at most   5  has no effect: capacity.mode is "off"' in capsys.readouterr().out
         with pytest.raises(MalformedMessage, match="S can be set"):
             await asyncio.to_thread(change, staleness_limit=11, run=run)
         await asyncio.to_thread(change, staleness_limit=2, run=run)

@@ -128,7 +128,7 @@ async def test_settings_are_read_and_changed_together(tmp_path: Path) -> None:
         acts.fleet_limit = 6.0
         before = (await page.get("/api/v1/settings"))[1]
         assert before["usd_per_hour_max"]["value"] == 6.0
-        assert before["late_policy"] == "drop"
+        assert (before["late_policy"], before["planner"]) == ("drop", "off")
         change = {"staleness_limit": 2, "publish_every_steps": 3, "usd_total_max": 40}
         status, after = await page.post(SETTINGS, change)
         assert status == 200

@@ -60,6 +60,7 @@ def question(*workers: Worker, **changes: Any) -> Question:
         "t_bcast_p95_s": 6.0,
         "t_gen_p90_s": 8.0,
         "step_period_s": 20.0,
+        "utilisation": None,
     }
     return Question(**(values | changes))
 
@@ -109,6 +110,14 @@ def test_pins_switch_where_no_model_does() -> None:
     assert (on.then.workers_on, off.then.workers_on) == (2, 0)
     auto = preview(question(*known), change(act="pin_auto", peers=frozenset({PeerId("a")})))
     assert auto.sentence.startswith("Leaving 1 worker to the capacity model is expected to keep")
+
+
+def test_a_model_that_differs_from_what_was_measured_is_told() -> None:
+    modelled = preview(question(*FOUR), change()).now.utilisation
+    assert modelled is not None
+    for measured, told in ((None, False), (modelled, False), (modelled - 0.2, True)):
+        warnings = preview(question(*FOUR, utilisation=measured), change()).warnings
+        assert any(one.startswith("the learner was busy") for one in warnings) is told
 
 
 def test_a_smaller_s_is_warned_of() -> None:
