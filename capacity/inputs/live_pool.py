@@ -61,7 +61,7 @@ def live_run(
     for peer in status["peers"]:
         if peer["role"] != "peer" or peer["state"] in _GONE or peer["quarantined"]:
             continue
-        record = _record(peer, links.get(peer["peer_id"], {}), tokens)
+        record = _record(peer, links.get(peer["peer_id"], {}), tokens, status["t_gen_p90_s"])
         rows.append(Row(f"peer {peer['name']}", record))
         if not {"upload_mbit_per_second", "download_mbit_per_second", "tokens_per_second"} <= record.keys():
             unmeasured.append(str(peer["name"]))
@@ -89,7 +89,10 @@ def _tokens_per_rollout(status: Mapping[str, Any], steps: Mapping[str, Any]) -> 
     return sum(tokens) / len(tokens) / float(status["rollouts_per_step"]) if tokens else None
 
 
-def _record(peer: Mapping[str, Any], link: Mapping[str, Any], tokens_per_rollout: float | None) -> Record:
+def _record(
+    peer: Mapping[str, Any], link: Mapping[str, Any], tokens_per_rollout: float | None, t_gen_p90_s: float | None
+) -> Record:
+    """Return a worker's row; the 90th percentile is that of all workers, as the coordinator keeps no other."""
     record: Record = {"worker_id": peer["name"] or peer["peer_id"], "active": not peer["standby"], "pin": peer["pin"]}
     if peer["usd_per_hour"] > 0:
         record["usd_per_hour"] = float(peer["usd_per_hour"])
@@ -106,6 +109,8 @@ def _record(peer: Mapping[str, Any], link: Mapping[str, Any], tokens_per_rollout
         record["tokens_per_second"] = float(peer["tokens_per_s"])
         if tokens_per_rollout:
             record["rollouts_per_second"] = float(peer["tokens_per_s"]) / tokens_per_rollout
+            if t_gen_p90_s:
+                record["t_gen_p90_s"] = t_gen_p90_s
         record["concurrency"] = int(peer["concurrent_rollouts"])
     return record
 

@@ -205,9 +205,14 @@ class ActRoutes:
         return _Target(peer_id, reputation.name, reputation.drained, reputation.banned, reputation.quarantined)
 
     async def _price(self, call: Call) -> Answer:
-        prices = with_price(self._core.prices, price_from(call.body.model_dump()))
+        price = price_from(call.body.model_dump())
+        prices = with_price(self._core.prices, price)
         await self._give(PricesChanged(prices))
-        return {"prices": len(prices)}
+        peers = [one for one in self._core.state.members if one.role == "peer"]
+        matching = sum(
+            price.matches(peer_id=one.peer_id, name=one.name, hardware=one.hardware, region=one.region) for one in peers
+        )
+        return {"prices": len(prices), "peers_matching": matching, "peers": len(peers)}
 
     # ---------------------------------------------------------------- settings
 

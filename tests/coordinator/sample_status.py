@@ -126,6 +126,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "staleness_limit": 4,
         "publish_every_steps": 1,
         "t_train_s": 0.9,
+        "t_gen_p90_s": 4.8,
         "rollouts_per_step": 64,
         "epoch": 0,
         "staleness": {

@@ -126,6 +126,7 @@ class RunStatus:
     staleness_max_trained: int | None
     staleness_needed: int | None
     t_train_s: float | None  # median of a step, without waiting
+    t_gen_p90_s: float | None  # 90th percentile of a rollout's generation, of an episode with all its turns
     rollouts_per_step: int
     t_bcast_s: Seconds
     tokens_per_s: float
@@ -349,6 +350,7 @@ def build_run_status(
         warm_start_s=values.get("warm_start_s"),
         warm_start_accuracy=values.get("warm_start_accuracy"),
         t_train_s=state.progress.train_s.percentile(50),
+        t_gen_p90_s=state.forecast.generate_p90_s(),
         rollouts_per_step=state.settings.groups_per_step * state.settings.samples_per_group,
         staleness_histogram={str(age): count for age, count in sorted(state.staleness.histogram.items())},
         staleness_max_trained=state.staleness.max_trained,

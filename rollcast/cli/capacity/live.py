@@ -86,6 +86,8 @@ def price(
     patterns = {"id": peer_id, "name": name, "hardware": hardware, "region": region}
     given = " and ".join(f"{what} {pattern}" for what, pattern in patterns.items() if pattern != "*")
     print(f"{usd_per_hour:g} $/h for {f'peers with {given}' if given else 'every peer'}, from now on.")
+    if not answer["peers_matching"]:
+        print(f"None of the {answer['peers']} peers that are connected matches; those that join later may.")
     number = answer["prices"]
     print(f"The run has {number} price{'' if number == 1 else 's'}; `rollcast capacity status` shows what peers cost.")
     return 0

@@ -308,8 +308,10 @@ async def test_settings_are_shown_previewed_and_changed(
         capsys.readouterr()
         await asyncio.to_thread(price, 2.0, name="a", run=run)
         assert capsys.readouterr().out.startswith("2 $/h for peers with name a, from now on.\nThe run has 1 price;")
+        await asyncio.to_thread(price, 2.0, hardware="A1000", run=run)
+        assert "None of the 2 peers that are connected matches" in capsys.readouterr().out
     assert acts.orders[0] == PublishPeriodChanged(0)
-    assert acts.orders[-2] == StalenessLimitChanged(2)
+    assert acts.orders[-3] == StalenessLimitChanged(2)
     for wrong in ({"publish_every_steps": "often"}, {"usd_total_max": "much"}):
         with pytest.raises(ConfigError, match="neither"):
             change(**wrong, run=run)  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ async def test_a_cell_refuses_another_s_and_takes_a_budget(tmp_path: Path) -> No
 async def test_prices_are_set(tmp_path: Path) -> None:
     async with acting(tmp_path) as (acts, page):
         said = await page.post("/api/v1/acts/price", {"name": "a", "usd_per_hour": 2.0})
-        assert said == (200, {"prices": 1})
+        assert said == (200, {"prices": 1, "peers_matching": 1, "peers": 2})
     assert acts.orders == [PricesChanged((Price(name="a", usd_per_hour=2.0),))]
 
 

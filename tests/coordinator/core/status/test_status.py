@@ -119,6 +119,7 @@ def test_the_status_of_a_short_run() -> None:
     assert status == {
         "run_name": "local",
         "t_train_s": None,  # the first step compiles
+        "t_gen_p90_s": 0.0,
         "rollouts_per_step": 2,
         "run_id": "run",
         "phase": "training",
