@@ -8,12 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from coordinator.recovery.replay import incarnations, replay
-from coordinator.report.wall_time import account
+from coordinator.report.wall_time import CAUSES, account
 from coordinator.stores.story import story_of
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import RunFolder
-
-REPLAYING, AWAY = "replaying after a restart", "away"
 
 
 def check_run(run_folder: Path, journals: Sequence[Path], *, killed: str) -> dict[str, float]:
@@ -93,6 +91,6 @@ def _wall_time(folder: RunFolder) -> dict[str, float]:
     shares = {share.cause: share.share for share in found.shares}
     return {
         "unaccounted_share": abs(found.unaccounted),
-        "replaying_share": shares.get(REPLAYING, 0.0),
-        "away_share": shares.get(AWAY, 0.0),
+        "replaying_share": shares.get(CAUSES["replay"], 0.0),
+        "away_share": shares.get(CAUSES["away"], 0.0),
     }

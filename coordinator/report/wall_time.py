@@ -23,7 +23,7 @@ _STEP_PARTS = {
     "checkpoint_s": "checkpointing",
     "other_s": "rest of the steps",
 }
-_CAUSES = {
+CAUSES = {
     "starting": "starting",
     "warm_start": "warm start",
     "evaluating": "evaluating",
@@ -33,6 +33,7 @@ _CAUSES = {
     "finishing": "finishing",
     "away": "no learner running",
 }
+"""What else the learner's time goes to, in words, by the key of LearnerLives.seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def _account(
     else:
         for name, seconds in lived.items():
             if name != "steps":
-                add(_CAUSES.get(name, name), seconds)
+                add(CAUSES.get(name, name), seconds)
     return _shares(wall_s, len(steps), sums)
 
 
