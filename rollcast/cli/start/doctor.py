@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from peer.donor.machine.facts import is_taken, machine_facts
 from rollcast.cli.options import Json
 from rollcast.cli.peer.check import finding_lines
 from rollcast.cli.peer.folders import only_warnings
+from rollcast.cli.start.extras import required
 from rollcast.runtime.errors import MachineUnfit, MissingExtra, PortInUse
 from rollcast.runtime.install import install_command
 
@@ -71,16 +71,6 @@ def _packages(wanted: Sequence[Role]) -> Iterable[Finding]:
         level: Level = "error" if extra in wanted else "warning"
         text = f"lacks {', '.join(missing)}{_OPTIONAL.get(extra, '')}"
         yield Finding(level, extra, text, MissingExtra.code, install_command(extra))
-
-
-def required(extra: str) -> list[str]:
-    """Return the names of the packages that an extra of Rollcast installs, from its own metadata."""
-    from importlib import metadata
-
-    lines = metadata.requires("rollcast") or []
-    marked = [line.partition(";") for line in lines]
-    names = [re.split(r"[^A-Za-z0-9._-]", name)[0] for name, _, marker in marked if f'extra == "{extra}"' in marker]
-    return [name for name in names if name != "rollcast"]
 
 
 def _is_installed(name: str) -> bool:

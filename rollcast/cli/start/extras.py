@@ -1,4 +1,4 @@
-"""Find the extra that a missing package belongs to."""
+"""Tell which packages the extras of Rollcast install, and which extra a missing package belongs to."""
 
 from __future__ import annotations
 
@@ -36,8 +36,18 @@ def missing_extra(error: ImportError) -> MissingExtra | None:
 def extras_with(package: str) -> list[str]:
     """Return the extras that install an importable package, in the order of pyproject.toml."""
     wanted = _normal(_DISTRIBUTIONS.get(package, package))
+    return [extra for name, extra in _requirements() if _normal(name) == wanted]
+
+
+def required(extra: str) -> list[str]:
+    """Return the names of the distributions that an extra installs."""
+    return [name for name, of in _requirements() if of == extra and name != _DISTRIBUTION]
+
+
+def _requirements() -> list[tuple[str, str]]:
+    """Return each distribution that an extra installs, with the extra, from our own metadata."""
     found = map(_REQUIREMENT.match, importlib.metadata.requires(_DISTRIBUTION) or [])
-    return [one["extra"] for one in found if one is not None and _normal(one["name"]) == wanted]
+    return [(one["name"], one["extra"]) for one in found if one is not None]
 
 
 def _importers(error: ModuleNotFoundError) -> list[str]:

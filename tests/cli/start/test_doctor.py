@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rollcast.cli.start import doctor as doctor_module
-from rollcast.cli.start.doctor import Role, doctor, required
+from rollcast.cli.start.doctor import Role, doctor
+from rollcast.cli.start.extras import required
 from rollcast.runtime.errors import MissingExtra
 
 
