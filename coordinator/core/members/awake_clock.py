@@ -1,14 +1,19 @@
 """Measure how long members were silent by the time in which the coordinator itself ran, and with regard to their lag.
 
-A coordinator that was not scheduled for seconds has not read what members sent meanwhile, and a member whose event loop
-is late sends late. Neither is a member that is gone.
+A coordinator that was not scheduled for seconds has not read what members sent meanwhile, a member whose event loop is
+late sends late, and over a full uplink a heartbeat takes seconds: TCP sends a lost one again after longer and longer
+waits. None of these is a member that is gone. How far apart a member's messages came lately shows the last two.
 """
 
 from __future__ import annotations
 
+from math import exp2
+
 TICKS_MISSED = 2.0  # a tick that comes later than this many intervals was late
 BEATS_OF_LAG = 4.0  # intervals between heartbeats stretch with each stage of the loop that was late: timer, write, read
 LAG_PATIENCE_S_MAX = 30.0  # a member that claims any lag is waited for no longer than this beyond the timeout
+GAPS_OF_SILENCE = 3.0  # a lost heartbeat is sent again after 1, 1 + 2, ... retransmission timeouts of TCP
+_GAP_HALF_LIFE_S = 60.0  # for which a member's longest gap between messages counts until half of it does
 
 
 class AwakeClock:
@@ -34,6 +39,22 @@ class AwakeClock:
         return now - self._stalled_s
 
 
-def patience_s(timeout_s: float, loop_lag_s: float) -> float:
-    """Return how long a member may be silent, which reports that its event loop is this late."""
-    return timeout_s + min(BEATS_OF_LAG * loop_lag_s, LAG_PATIENCE_S_MAX)
+def longest_gap_s(before_s: float, gap_s: float) -> float:
+    """Return the longest time between two messages of a member, in which those of long ago count for less.
+
+    Args:
+        before_s: the longest time before the newest message.
+        gap_s: seconds between that message and the one before it.
+    """
+    return max(gap_s, before_s * exp2(-gap_s / _GAP_HALF_LIFE_S))
+
+
+def patience_s(timeout_s: float, loop_lag_s: float, gap_s: float) -> float:
+    """Return how long a member may be silent.
+
+    Args:
+        loop_lag_s: by how much it reports that its event loop is late.
+        gap_s: the longest time between two of its messages lately.
+    """
+    late_s = max(BEATS_OF_LAG * loop_lag_s, GAPS_OF_SILENCE * gap_s - timeout_s)
+    return timeout_s + min(max(0.0, late_s), LAG_PATIENCE_S_MAX)

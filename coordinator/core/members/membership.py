@@ -12,7 +12,7 @@ from capacity.model.workers import Pin
 from coordinator.core.events.events import PeerFacts, PeerJoined
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.members.allowances import Allowances, Earned
-from coordinator.core.members.awake_clock import AwakeClock, patience_s
+from coordinator.core.members.awake_clock import AwakeClock, longest_gap_s, patience_s
 from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
@@ -98,6 +98,7 @@ class Member:
     host: str = ""  # IP address from which its session comes
     invite: str = ""  # id of the invite with which it joined; empty if unknown
     is_cell: bool = False  # members of a cell generate what it uploads
+    gap_s: float = 0.0  # the longest time between two of its messages lately, by the same clock
 
     @property
     def state(self) -> str:
@@ -265,7 +266,9 @@ class Members:
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
         self._changed[event.peer_id] = None
-        self._departed.pop(event.peer_id, None)
+        departed = self._departed.pop(event.peer_id, None)
+        if departed is not None:
+            member.gap_s = departed.member.gap_s
         if member.role == "origin":
             member.reputation.is_origin = True
             self._origins[event.peer_id] = member
@@ -392,7 +395,9 @@ class Members:
         """Note that a member sent something now, and return it; None if this peer is no member."""
         member = self._members.get(peer_id)
         if member is not None:
-            member.last_seen, member.last_awake = now, self._awake.at(now)
+            awake = self._awake.at(now)
+            member.gap_s = longest_gap_s(member.gap_s, awake - member.last_awake)
+            member.last_seen, member.last_awake = now, awake
             self._by_last_seen.move_to_end(peer_id)
         return member
 
@@ -414,7 +419,8 @@ class Members:
     def silent(self, now: float) -> list[Member]:
         """Return the members that sent nothing for longer than the heartbeat timeout, longest silent first.
 
-        It is called at every tick. What the coordinator's own loop or the member's is late counts for neither.
+        It is called at every tick. What the coordinator's own loop or the member's is late counts for neither. A member
+        whose messages came seconds apart lately may be silent for longer, also if it was here before.
         """
         self._awake.tick(now)
         found: list[Member] = []
@@ -423,7 +429,8 @@ class Members:
             if silent_s <= self._heartbeat_timeout_s:
                 break
             lag_s = 0.0 if member.facts is None else member.facts.loop_lag_s
-            if silent_s > patience_s(self._heartbeat_timeout_s, lag_s):
+            if silent_s > patience_s(self._heartbeat_timeout_s, lag_s, member.gap_s):
+                member.gap_s = silent_s
                 found.append(member)
         return found
 

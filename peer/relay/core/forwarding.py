@@ -48,6 +48,9 @@ _STUCK_TIMES = 4.0
 # Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
+# Reports of what is held may cost this share of the bytes that come or leave. Each has _REPORT_BYTES and its bitmap.
+_REPORTS_SHARE = 0.02
+_REPORT_BYTES = 150
 # A broadcast that gave out no chunk for this long is stuck.
 _GIVES_WITHIN_S = 1.0
 
@@ -385,17 +388,32 @@ def _offered(state: RelayState, encoding: EncodingState) -> int:
 
 
 def report_to_wanting(state: RelayState, now: float) -> None:
-    """Report new chunks to the peers that want them, each at most every ``have_interval_s``."""
+    """Report new chunks to the peers that want them, each as often as costs little."""
+    wanting = sum(bool(link.wants) for link in state.links.values())
     for link in state.links.values():
         for key, reported in link.wants.items():
             encoding = state.encodings.get(key)
             if encoding is None or _offered(state, encoding) == reported:
                 continue
-            settings = state.settings
-            interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
-            if now - link.reported_at_s >= interval_s:
+            if now - link.reported_at_s >= _report_every_s(state, encoding, wanting, now):
                 link.reported_at_s = now
                 report(state, link, encoding)
+
+
+def _report_every_s(state: RelayState, encoding: EncodingState, wanting: int, now: float) -> float:
+    """Return the seconds between two reports on a link: ``have_interval_s``, or longer where chunks take long.
+
+    Each report costs both ends as much processor time as a chunk, and a slow uplink the place of chunks. Near the end
+    they come more often, in the same proportion as the least intervals.
+    """
+    settings = state.settings
+    least_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
+    pace_s = state.uplink.chunk_s
+    if encoding.in_flight:
+        pace_s = max(pace_s, (now - encoding.announced_at_s) / max(1, encoding.have.count))
+    report_chunks = (_REPORT_BYTES + encoding.chunk_count / 8) / encoding.chunk_size_bytes
+    every_s = wanting * report_chunks * pace_s / _REPORTS_SHARE
+    return max(least_s, every_s * least_s / settings.have_interval_s)
 
 
 def got_elsewhere(state: RelayState, encoding: EncodingState, index: int, sender: LinkId) -> None:

@@ -10,8 +10,10 @@ from peer.relay.core.state.chunk_set import ChunkSet
 from peer.relay.core.state.events import CancelReceived, DeclineReceived, HaveReceived, LinkId
 from peer.relay.core.state.relay_state import EncodingState, RelayState
 
-# A source that declined requests is asked for nothing for this long.
+# A source that declined requests is asked for nothing for this long, and for twice as long after each further time in a
+# row: where all uplinks are full, requests and refusals would only fill them further.
 _BUSY_S = 0.3
+_BUSY_DOUBLINGS_MOST = 3
 
 
 def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -87,7 +89,9 @@ def source_declines(state: RelayState, event: DeclineReceived, now: float) -> No
     source = encoding.sources.get(event.link) if encoding else None
     if encoding is None or source is None:
         return
-    source.busy_until_s = now + _BUSY_S
+    doublings = 0 if encoding.ending else min(source.declined, _BUSY_DOUBLINGS_MOST)
+    source.busy_until_s = now + _BUSY_S * 2.0**doublings
+    source.declined += 1
     source.unanswered, source.answered_at_s = 0, now
     for index in event.indices:
         source.requested.pop(index, None)

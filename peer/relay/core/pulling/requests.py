@@ -211,7 +211,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
-        source.unanswered, source.answered_at_s = 0, now
+        source.unanswered, source.declined, source.answered_at_s = 0, 0, now
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other_id, other in encoding.sources.items():
         if other.requested.pop(index, None) is not None:

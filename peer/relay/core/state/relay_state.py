@@ -161,6 +161,7 @@ class Source:
     requested: dict[int, float] = field(default_factory=dict)  # chunk -> when it was requested, the longest ago first
     answered_at_s: float = 0.0  # when it last sent a requested chunk, or was asked while no request was open
     busy_until_s: float = 0.0  # it declined requests until then
+    declined: int = 0  # times in a row that it declined requests
     unanswered: int = 0  # times in a row that its requests were given up
 
 

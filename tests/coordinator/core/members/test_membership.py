@@ -53,6 +53,18 @@ def test_silence_is_measured_from_the_last_sign_of_life() -> None:
     assert [member.peer_id for member in here.silent(now=5.1)] == ["b"]
 
 
+def test_a_member_whose_messages_come_seconds_apart_may_be_silent_for_longer_each_time() -> None:
+    here = members()
+    here.join(joined("a"), now=0.0)
+    here.seen(PeerId("a"), 4.0)
+    assert here.silent(now=15.9) == []
+    assert [member.peer_id for member in here.silent(now=16.1)] == ["a"]
+    here.leave(PeerId("a"), "lost", "silent")
+    here.join(joined("a"), now=20.0)
+    assert here.silent(now=54.0) == [], "it was late before"
+    assert [member.peer_id for member in here.silent(now=56.0)] == ["a"], "no silence is waited for longer"
+
+
 def test_a_new_session_does_not_end_a_quarantine() -> None:
     here = members()
     here.join(joined("bad"), now=0.0)

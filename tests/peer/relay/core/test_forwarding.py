@@ -28,6 +28,7 @@ from peer.relay.core.state.events import (
     LinkDown,
     LinkId,
     RequestReceived,
+    StoreReady,
     VersionFinished,
     VersionsRemoved,
     WantReceived,
@@ -258,7 +259,7 @@ def test_the_newest_version_goes_first_and_copies_before_answers() -> None:
 
 
 def test_a_want_is_answered_now_and_as_the_encoding_grows_at_a_bounded_rate() -> None:
-    steps = relay()
+    steps = relay_of_large_chunks()
     steps.chunk(ORIGIN, 0)
     assert steps.tell(WantReceived(LinkId(OTHER), KEY)) == [told(OTHER, 0)]
     assert steps.wait(0.2) == []
@@ -270,6 +271,34 @@ def test_a_want_is_answered_now_and_as_the_encoding_grows_at_a_bounded_rate() ->
     assert steps.tell(CancelReceived(LinkId(OTHER), KEY, "enough")) == []
     steps.chunk(ORIGIN, 3)
     assert not any(isinstance(one, SendHave) for one in steps.wait(0.2))
+
+
+def relay_of_large_chunks() -> Steps:
+    """Return a relay that is linked to others and is receiving chunks beside which a report is small."""
+    steps = Steps()
+    steps.up(ORIGIN, "origin", "origin")
+    for link, name in ((LEFT, "left"), (RIGHT, "right"), (OTHER, "other")):
+        steps.up(link, name)
+    known = EncodingKnown(KEY, CHUNKS, 32 << 10, announced=True, listed=True)
+    steps.tell(known, StoreReady(KEY, bitmap(CHUNKS)))
+    return steps
+
+
+def test_reports_cost_a_small_share_of_what_comes() -> None:
+    steps = relay_of_large_chunks()
+    for link in (LEFT, RIGHT, OTHER):
+        steps.tell(WantReceived(LinkId(link), KEY))
+    steps.now += 8.0  # two seconds for each of four chunks
+    reports: list[SendHave] = []
+    for index in range(4):
+        steps.chunk(ORIGIN, index)
+        reports += [one for one in steps.ticks(2.0) if isinstance(one, SendHave)]
+    # 3 reports of 158 bytes each 1.7 s are 2 % of a chunk of 32 KiB each 2 to 8 s.
+    assert [report.link for report in reports[:3]] == [LEFT, RIGHT, OTHER]
+    assert 3 <= len(reports) <= 9
+    for index in range(4, 60):
+        steps.chunk(ORIGIN, index)
+    assert len([one for one in steps.ticks(0.5) if isinstance(one, SendHave)]) == 3, "the last chunks are found quickly"
 
 
 def test_the_list_is_sent_at_every_request() -> None:

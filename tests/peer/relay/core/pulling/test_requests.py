@@ -99,6 +99,18 @@ def test_a_source_that_declines_is_spared_for_a_moment_and_others_are_asked() ->
     assert steps.wait(0.2) == [request(B, 2, 3)], "A has two other requests open"
 
 
+def test_a_source_that_declines_again_is_spared_for_longer_until_it_answers() -> None:
+    steps = peer(pushed=False)
+    assert has(steps, A, *range(4)) == [request(A, 0, 1, 2, 3)]
+    for spared_s in (0.3, 0.6, 1.2):
+        assert steps.tell(DeclineReceived(LinkId(A), KEY, (0, 1, 2, 3))) == []
+        assert steps.ticks(spared_s - 0.1) == []
+        assert steps.wait(0.15) == [request(A, 0, 1, 2, 3)]
+    steps.chunk(A, 0)
+    steps.tell(DeclineReceived(LinkId(A), KEY, (1, 2, 3)))
+    assert steps.wait(0.35) == [request(A, 1, 2, 3)]
+
+
 def test_a_chunk_that_came_is_not_sent_again_by_those_from_which_it_was_expected() -> None:
     steps = peer(2, pushed=False)
     has(steps, A, chunks=2, complete=True)
