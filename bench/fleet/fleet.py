@@ -21,6 +21,8 @@ from blake3 import blake3
 
 from bench.fleet.history import History
 from bench.fleet.long_rollouts import LeasedSlot, LongRollouts, upload_of
+from peer.worker.uploads import UploadStream
+from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.grpc_client import open_channel
@@ -29,7 +31,7 @@ from rollcast.wire.protocol import range_to_pb
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 SESSION = "/rollcast.v1.Coordinator/Session"
-UPLOAD = "/rollcast.v1.Coordinator/UploadRollouts"
+UPLOADS = "/rollcast.v1.Coordinator/UploadStream"
 UPLOAD_DEADLINE_S = 30.0
 WELCOME_DEADLINE_S = 30.0
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.2, 5.0  # waits before a retry of an upload or a session, as in a peer
@@ -72,6 +74,7 @@ class FleetPeer:
         "outbox",
         "role",
         "slots",
+        "stream",
         "uploads",
         "version",
         "writes",
@@ -86,7 +89,8 @@ class FleetPeer:
         self.slots: dict[tuple[int, int], _Slot] = {}
         self.version: pb.VersionHeld | None = None
         self.asked_for = 0  # slots requested and not leased yet
-        self.uploads: Any = None  # the call, while a session is open
+        self.uploads: Any = None  # opens a stream of uploads, while a session is open
+        self.stream: UploadStream | None = None
         self.writes: Any = None
         self.opened_at_s = 0.0  # start of the newest session on the monotonic clock
         self.outbox: deque[bytes] = deque()
@@ -183,7 +187,7 @@ class Fleet:
                     welcome = await call.read()
                 if welcome is END_OF_STREAM:
                     return False
-                self._opened(peer, call, generic.unary_unary(UPLOAD))
+                self._opened(peer, call, generic.stream_stream(UPLOADS))
                 try:
                     while (data := await call.read()) is not END_OF_STREAM:
                         self._receive(peer, pb.CoordinatorMessage.FromString(data))
@@ -206,7 +210,7 @@ class Fleet:
 
     def _closed(self, peer: FleetPeer) -> None:
         self.connected -= 1
-        peer.writes = peer.uploads = None
+        peer.writes = peer.uploads = peer.stream = None
         peer.outbox.clear()
 
     def _receive(self, peer: FleetPeer, message: pb.CoordinatorMessage) -> None:
@@ -317,10 +321,15 @@ class Fleet:
     async def _verdict(self, peer: FleetPeer, upload: bytes) -> pb.RolloutVerdict | None:
         if peer.uploads is None:
             return None
+        if peer.stream is None or peer.stream.is_over:
+            peer.stream = UploadStream(peer.uploads())
         try:
-            reply = await peer.uploads(upload, timeout=UPLOAD_DEADLINE_S)
+            (reply,) = await peer.stream.exchange([upload], UPLOAD_DEADLINE_S)
         except grpc.aio.AioRpcError as error:
             self.answers.failed[error.code().name.lower()] += 1
+            return None
+        except RollcastError as error:
+            self.answers.failed[error.reason] += 1
             return None
         except asyncio.CancelledError:
             if peer.uploads is not None:  # else the channel was closed under the call

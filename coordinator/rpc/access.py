@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -25,6 +28,7 @@ LEARNER: frozenset[Role] = frozenset({"learner"})
 ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "Session": MEMBERS,
     "UploadRollouts": frozenset({"peer"}),
+    "UploadStream": frozenset({"peer"}),
     "TokenizerFile": frozenset({"peer"}),
     "OpenLearner": LEARNER,
     "Examples": LEARNER,
@@ -39,10 +43,12 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "Cell": LEARNER,
 }
 #: The methods that gateways serve as well.
-PEER_METHODS = frozenset({"Session", "UploadRollouts", "TokenizerFile"})
+PEER_METHODS = frozenset({"Session", "UploadRollouts", "UploadStream", "TokenizerFile"})
 #: Limits in bytes where less than the gRPC limit is enough.
 REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
 MESSAGE_DEADLINE_S = 120.0  # for the message of a call that has only one; the longest have 16 MiB
+CONNECTIONS_KNOWN_MAX = 1 << 14
+_SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 Deserialize = Callable[[bytes], Any]
 
@@ -55,6 +61,39 @@ def caller_of(context: Any) -> Caller:
     """
     names = context.auth_context().get("x509_subject_alternative_name", ())
     return caller_from_san_uris(name.decode("utf-8", "replace") for name in names)
+
+
+def site_of(grpc_peer: str) -> str:
+    """Return the local network of a gRPC peer such as ``ipv4:192.0.2.7:4242``; empty if it is unknown.
+
+    Peers behind one public IPv4 address share a site. A private address means that the coordinator is in the same
+    network; of those and of IPv6 addresses the network prefix is the site. Loopback addresses have no site.
+    """
+    address = _address_of(grpc_peer)
+    if address is None or address.is_loopback or address.is_unspecified:
+        return ""
+    if address.version == 4 and not address.is_private:
+        return str(address)
+    network: IPv4Network | IPv6Network = ip_network((address, _SITE_PREFIX_LENGTHS[address.version]), strict=False)
+    return str(network)
+
+
+@lru_cache(maxsize=CONNECTIONS_KNOWN_MAX)  # each of its connection's uploads asks
+def host_of(grpc_peer: str) -> str:
+    """Return the IP address of a gRPC peer; empty if it is unknown."""
+    address = _address_of(grpc_peer)
+    return "" if address is None else str(address)
+
+
+def _address_of(grpc_peer: str) -> IPv4Address | IPv6Address | None:
+    scheme, _, rest = unquote(grpc_peer).partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return None
+    try:
+        address = ip_address(rest.rpartition(":")[0].strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

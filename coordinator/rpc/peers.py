@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from functools import lru_cache, partial
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 import structlog
 
-from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.events import (
     Event,
     HeartbeatReceived,
@@ -23,48 +19,41 @@ from coordinator.core.events.events import (
     VersionHeld,
     WorkRequested,
 )
-from coordinator.rpc.access import Messages, caller_of
+from coordinator.rpc.access import Messages, caller_of, host_of, site_of
 from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX
 from coordinator.rpc.core_link import CoreLink, NotNow, Opening
 from coordinator.rpc.heartbeats import CONCURRENT_ROLLOUTS_MAX, facts_of
 from coordinator.rpc.reach_messages import reach_event_of
 from coordinator.rpc.sanitise import counter, rate, text
-from coordinator.rpc.upload_limits import UploadLimits, UploadRates
-from coordinator.shell.pending_calls import Answered
+from coordinator.rpc.upload_limits import UploadRates
+from coordinator.rpc.uploads import UploadCalls
 from coordinator.shell.sessions import PeerChannel
-from rollcast.runtime.errors import MalformedMessage, RateLimited, RollcastError, WrongKey
+from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
-from rollcast.wire.rollouts import partial_from_pb, received_rollout, without_content
-from rollcast.wire.routes import RouteShape
+from rollcast.wire.rollouts import partial_from_pb
 
 log = structlog.get_logger()
 
 HELLO_DEADLINE_S = 10.0
 WRITE_DEADLINE_S = 10.0  # for the transport to accept one message
-UPLOAD_MESSAGE_DEADLINE_S = 120.0  # between two messages of one upload; the longest have some 13 MiB
-UPLOAD_WAIT_MAX_S = 60.0  # before the next message of an upload that comes too fast is read; a part of that time
-REFUSAL_S = 1.0  # before an upload that comes too fast is refused
-VERDICT_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
 BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
 RATE_WINDOW_S = 5.0  # the two limits hold per window, so that short bursts pass
 LEASES_PER_RETURN_MAX = 4096
 REGION_LENGTH_MAX = 64
-CONNECTIONS_KNOWN_MAX = 1 << 14
-_SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 
 
 class PeerCalls:
-    """Handles the methods Session and UploadRollouts."""
+    """Handles the method Session, and with ``uploads`` those that upload rollouts."""
 
     def __init__(self, core: CoreLink, rates: UploadRates = UploadRates()) -> None:  # noqa: B008
         self._core = core
-        self.upload_limits = UploadLimits(rates)
+        self.uploads = UploadCalls(core, rates)
         self.refused: Counter[str] = Counter()
         """Sessions refused so far, by reason."""
 
@@ -131,84 +120,6 @@ class PeerCalls:
         except Exception as error:
             channel.end("the coordinator failed")
             self._core.fail(error)
-
-    async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
-        """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
-        peer_id = caller_of(context).peer_id
-        keys = (f"invite {await self._core.invite_of(peer_id)}", f"address {host_of(context.peer())}")
-        try:
-            wait_s = self.upload_limits.begin(peer_id, keys, time.monotonic())
-        except RateLimited:
-            await asyncio.sleep(REFUSAL_S)  # refusing at once would invite the next call at once
-            raise
-        try:
-            if wait_s > 0.0:
-                await asyncio.sleep(wait_s)
-            return await self._receive_upload(peer_id, keys, uploads)
-        finally:
-            self.upload_limits.end(peer_id)
-
-    async def _receive_upload(self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages) -> pb.UploadReply:
-        routes = await self._core.route_shape()
-        answers = _Answers()
-        async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload") as limit:
-            while (upload := await anext(uploads, None)) is not None:
-                if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
-                    raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
-                wait_s = self.upload_limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
-                for rollout in upload.rollouts:
-                    self._receive_rollout(peer_id, rollout, routes, answers.next())
-                upload = rollout = None  # not kept while the call waits
-                if wait_s > 0.0:
-                    await asyncio.sleep(min(wait_s, UPLOAD_WAIT_MAX_S))  # what is not read is not sent
-                limit.restart()
-        async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
-            return pb.UploadReply(verdicts=map(_verdict, await answers.all()))
-
-    def _receive_rollout(
-        self, peer_id: PeerId, message: pb.Rollout, routes: RouteShape | None, answered: Answered
-    ) -> None:
-        try:
-            if self._core.expects(peer_id, message):
-                rollout = received_rollout(message, routes)
-            else:  # whatever it contains, its lease and token decide its answer
-                rollout = without_content(message)
-        except MalformedMessage as error:
-            log.info("malformed rollout", peer_id=peer_id, what=error.what)
-            self._core.upload_malformed(peer_id, message, error.what, answered)
-        else:
-            self._core.upload(peer_id, rollout, answered)
-
-
-class _Answers:
-    """The answers to the rollouts of one call, in the order of the rollouts."""
-
-    def __init__(self) -> None:
-        self._answers: list[AnswerUpload | None] = []
-        self._missing = 0
-        self._complete: asyncio.Future[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._answers)
-
-    def next(self) -> Answered:
-        """Return what receives the answer to the next rollout."""
-        self._answers.append(None)
-        self._missing += 1
-        return partial(self._received, len(self._answers) - 1)
-
-    def _received(self, index: int, answer: AnswerUpload) -> None:
-        self._answers[index] = answer
-        self._missing -= 1
-        if not self._missing and self._complete is not None and not self._complete.done():
-            self._complete.set_result(None)
-
-    async def all(self) -> list[AnswerUpload]:
-        """Return the answers once each rollout has one."""
-        if self._missing:
-            self._complete = asyncio.get_running_loop().create_future()
-            await self._complete
-        return [answer for answer in self._answers if answer is not None]
 
 
 class _Budget:
@@ -300,45 +211,6 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = ""
         host=host,
         sampler=text(hello.sampler),
         is_cell=hello.cell,
-    )
-
-
-def site_of(grpc_peer: str) -> str:
-    """Return the local network of a gRPC peer such as ``ipv4:192.0.2.7:4242``; empty if it is unknown.
-
-    Peers behind one public IPv4 address share a site. A private address means that the coordinator is in the same
-    network; of those and of IPv6 addresses the network prefix is the site. Loopback addresses have no site.
-    """
-    address = _address_of(grpc_peer)
-    if address is None or address.is_loopback or address.is_unspecified:
-        return ""
-    if address.version == 4 and not address.is_private:
-        return str(address)
-    network: IPv4Network | IPv6Network = ip_network((address, _SITE_PREFIX_LENGTHS[address.version]), strict=False)
-    return str(network)
-
-
-@lru_cache(maxsize=CONNECTIONS_KNOWN_MAX)  # each of its connection's uploads asks
-def host_of(grpc_peer: str) -> str:
-    """Return the IP address of a gRPC peer; empty if it is unknown."""
-    address = _address_of(grpc_peer)
-    return "" if address is None else str(address)
-
-
-def _address_of(grpc_peer: str) -> IPv4Address | IPv6Address | None:
-    scheme, _, rest = unquote(grpc_peer).partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return None
-    try:
-        address = ip_address(rest.rpartition(":")[0].strip("[]").partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
-
-
-def _verdict(answer: AnswerUpload) -> pb.RolloutVerdict:
-    return pb.RolloutVerdict(
-        lease_id=answer.lease_id, sample_index=answer.sample_index, accepted=answer.accepted, reason=answer.reason
     )
 
 

@@ -37,7 +37,10 @@ class PeerServicer(pb_grpc.CoordinatorServicer):
         await self._peers.Session(messages, context)
 
     async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
-        return await self._peers.UploadRollouts(uploads, context)
+        return await self._peers.uploads.UploadRollouts(uploads, context)
+
+    async def UploadStream(self, uploads: Messages, context: Any) -> None:
+        await self._peers.uploads.UploadStream(uploads, context)
 
     async def TokenizerFile(self, request: pb.TokenizerRequest, context: Any) -> None:
         await self._tokenizer.TokenizerFile(request, context)
@@ -48,7 +51,8 @@ class Servicer:
 
     def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls, cell: CellCalls) -> None:
         self.Session = peers.Session
-        self.UploadRollouts = peers.UploadRollouts
+        self.UploadRollouts = peers.uploads.UploadRollouts
+        self.UploadStream = peers.uploads.UploadStream
         self.TokenizerFile = tokenizer.TokenizerFile
         self.OpenLearner = learner.OpenLearner
         self.Examples = learner.Examples

@@ -46,12 +46,16 @@ class UploadLimits:
         """
         if self._at_once[identity] >= self._rates.calls_at_once:
             raise _refusal(f"{self._rates.calls_at_once} uploads of this identity are in progress")
-        rate = self._rates.calls_per_second
-        wait_s = max(bucket.take(1, now) for bucket in self._of(self._calls, identity, others, rate))
+        wait_s = self.next(identity, others, now)
         if wait_s > _CALL_WAIT_MAX_S:
             raise _refusal(f"more than {self._rates.calls_per_second:g} uploads a second")
         self._at_once[identity] += 1
         return wait_s
+
+    def next(self, identity: str, others: tuple[str, ...], now: float) -> float:
+        """Count a message of a stream, which counts as a call does; return the seconds that it has to wait."""
+        rate = self._rates.calls_per_second
+        return max(bucket.take(1, now) for bucket in self._of(self._calls, identity, others, rate))
 
     def end(self, identity: str) -> None:
         """Count the end of a call that ``begin`` admitted."""

@@ -100,6 +100,10 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.hang_ups = 0  # sessions to end before any message
         self.uploaded: list[Rollout] = []
         self.judge: Callable[[Rollout], str] = lambda _: ""
+        self.knows_streams = True  # False: as a release without streams of uploads
+        self.streams = self.calls = 0  # streams of uploads, and calls of UploadRollouts, so far
+        self.answers = asyncio.Event()  # while it is clear, uploads wait for their verdicts
+        self.answers.set()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, port: int = 0) -> None:
@@ -137,19 +141,30 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
             await context.abort(session.status, "as the test says")
 
     async def UploadRollouts(self, request_iterator: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
-        verdicts = []
-        async for message in request_iterator:
-            for item in message.rollouts:
-                rollout = rollout_from_pb(item)
-                reason = self.judge(rollout)
-                if not reason:
-                    self.uploaded.append(rollout)
-                verdicts.append(
-                    pb.RolloutVerdict(
-                        lease_id=item.lease_id, sample_index=item.sample_index, accepted=not reason, reason=reason
-                    )
-                )
+        self.calls += 1
+        verdicts = [verdict async for message in request_iterator for verdict in self._verdicts(message)]
         return pb.UploadReply(verdicts=verdicts)
+
+    async def UploadStream(
+        self, request_iterator: AsyncIterator[pb.RolloutUpload], context: Any
+    ) -> AsyncIterator[pb.UploadReply]:
+        if not self.knows_streams:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "as an older release")
+        self.streams += 1
+        async for message in request_iterator:
+            await self.answers.wait()
+            yield pb.UploadReply(verdicts=self._verdicts(message))
+
+    def _verdicts(self, message: pb.RolloutUpload) -> list[pb.RolloutVerdict]:
+        verdicts = []
+        for item in message.rollouts:
+            rollout = rollout_from_pb(item)
+            reason = self.judge(rollout)
+            if not reason:
+                self.uploaded.append(rollout)
+            key = {"lease_id": item.lease_id, "sample_index": item.sample_index}
+            verdicts.append(pb.RolloutVerdict(**key, accepted=not reason, reason=reason))
+        return verdicts
 
 
 @asynccontextmanager

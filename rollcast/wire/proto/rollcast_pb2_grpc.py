@@ -44,6 +44,11 @@ class CoordinatorStub:
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
                 _registered_method=True)
+        self.UploadStream = channel.stream_stream(
+                '/rollcast.v1.Coordinator/UploadStream',
+                request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
+                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
+                _registered_method=True)
         self.TokenizerFile = channel.unary_stream(
                 '/rollcast.v1.Coordinator/TokenizerFile',
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.TokenizerRequest.SerializeToString,
@@ -117,6 +122,13 @@ class CoordinatorServicer:
 
     def UploadRollouts(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadStream(self, request_iterator, context):
+        """The same as UploadRollouts for as long as a session lasts: each message is answered by a reply of its own, in order.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -205,6 +217,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'UploadRollouts': grpc.stream_unary_rpc_method_handler(
                     servicer.UploadRollouts,
+                    request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.FromString,
+                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.SerializeToString,
+            ),
+            'UploadStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.UploadStream,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.SerializeToString,
             ),
@@ -321,6 +338,33 @@ class Coordinator:
             request_iterator,
             target,
             '/rollcast.v1.Coordinator/UploadRollouts',
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rollcast.v1.Coordinator/UploadStream',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
             options,

@@ -129,6 +129,8 @@ async def _work_is_leased_and_uploaded(core: Running, gateway: Gateway) -> None:
         verdicts = [(one.accepted, one.reason) for one in reply.verdicts]
         assert verdicts[:2] == [(True, ""), (True, "")]
         assert verdicts[2:] == [(False, "malformed")] * 2
+        stream = peer.stub.UploadStream(iter([pb.RolloutUpload(rollouts=[one]) for one in (sent, pb.Rollout())]))
+        assert [[one.accepted for one in reply.verdicts] async for reply in stream] == [[True], [False]]
         await peer.say(goodbye=pb.Goodbye(reason="it drains"))
         await peer.ended()
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rpc import clones
+from coordinator.rpc.access import site_of
 from coordinator.rpc.clones import Clones
-from coordinator.rpc.peers import site_of
 from rollcast.wire.ids import PeerId
 
 ALICE = PeerId("alice")

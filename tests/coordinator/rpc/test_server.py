@@ -21,6 +21,7 @@ import zstandard
 
 from coordinator.core.events.actions import AnswerUpload
 from coordinator.rpc import peers, tokenizer
+from coordinator.rpc import uploads as uploads_module
 from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
 from coordinator.rpc.core_link import LocalCore, WelcomeSettings
 from coordinator.rpc.peers import event_of, joined_of
@@ -407,7 +408,7 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
             SimpleNamespace(read=lambda: asyncio.sleep(0, next(sent))), pb.RolloutUpload.FromString, 1 << 20
         )
 
-    monkeypatch.setattr(peers, "caller_of", lambda _context: Caller(RunId("run"), "peer", PeerId("alice")))
+    monkeypatch.setattr(uploads_module, "caller_of", lambda _context: Caller(RunId("run"), "peer", PeerId("alice")))
     welcome = WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "", router_replay=asked)
     assert welcome.message().welcome.router_replay == asked
     shell, ledger = TakingShell(), SimpleNamespace(newest_version=newest_version)
@@ -415,7 +416,7 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
     core = LocalCore(cast(Any, shell), cast(Any, None), cast(Any, desk), welcome, cast(Any, ledger))
     calls = peers.PeerCalls(core)
     for routes in (b"\0\3", b"\0\3", b"\0\4", b""):
-        await calls.UploadRollouts(uploads(routes), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
+        await calls.uploads.UploadRollouts(uploads(routes), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
     stored = [pb.Rollout.FromString(body).segments[0].routes for body in shell.bodies]
     # Before a version is known, and where the run does not ask for them, routes are discarded.
     assert stored == ([b"", b"\0\3", b""] if asked else [b""] * 4)

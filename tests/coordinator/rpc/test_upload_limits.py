@@ -37,6 +37,14 @@ def test_calls_beyond_the_rate_wait_and_then_are_refused() -> None:
         limits.begin("a", (), 0.0)
 
 
+def test_a_message_of_a_stream_counts_as_a_call() -> None:
+    limits = UploadLimits(RATES)
+    assert limits.begin("a", (), 0.0) == 0.0
+    waits = [limits.next("a", (), 0.0) for _ in range(12)]
+    assert waits[9] == 0.0 < waits[-1]
+    assert limits.next("b", (), 0.0) == 0.0
+
+
 def test_bytes_beyond_the_rate_are_read_later() -> None:
     limits = UploadLimits(RATES)
     assert limits.read("a", (), 1000, 0.0) == 0.0
