@@ -60,6 +60,18 @@ OnGiveUp = Callable[[StoreError], None]
 
 _TICK_S = 0.05
 _IDLE_TICK_S = 0.25
+# The pause after a tick is this many times as long as it took: on a full processor ticks take long, and fewer come.
+_PAUSE_TICKS = 10.0
+
+
+def tick_pause_s(took_s: float, *, busy: bool) -> float:
+    """Return the seconds until the next tick.
+
+    Args:
+        took_s: how long the last one took, waits for the processor included.
+        busy: whether chunks are on their way.
+    """
+    return min(_IDLE_TICK_S, max(_TICK_S, _PAUSE_TICKS * took_s)) if busy else _IDLE_TICK_S
 
 
 class Relay:
@@ -264,10 +276,13 @@ class Relay:
             self._do(action)
 
     async def _tick(self) -> None:
+        loop, took_s = asyncio.get_running_loop(), 0.0
         while True:
-            await asyncio.sleep(_TICK_S if self._core.busy and self._gate.links else _IDLE_TICK_S)
+            await asyncio.sleep(tick_pause_s(took_s, busy=self._core.busy and self._gate.links))
+            began_s = loop.time()
             self._handle(Tick())
             self._throttle()
+            took_s = loop.time() - began_s
 
     def _throttle(self) -> None:
         """Stop reading links while the disk is far behind, and read them again once it has caught up."""

@@ -49,7 +49,7 @@ _STUCK_TIMES = 4.0
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
 # Reports of what is held may cost this share of the bytes that come or leave. Each has _REPORT_BYTES and its bitmap.
-_REPORTS_SHARE = 0.02
+_REPORTS_SHARE = 0.01
 _REPORT_BYTES = 150
 # A broadcast that gave out no chunk for this long is stuck.
 _GIVES_WITHIN_S = 1.0

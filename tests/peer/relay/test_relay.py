@@ -16,6 +16,7 @@ from peer.links.gate import NetworkGate
 from peer.links.stream_link import StreamLink
 from peer.links.transport import Link
 from peer.relay.chunk_memory import ChunkMemory
+from peer.relay.relay import tick_pause_s
 from peer.transports.transports import Transports
 from rollcast.runtime.errors import RollcastError, WrongKey
 from rollcast.wire.identity.identity import Identity
@@ -563,3 +564,10 @@ async def test_a_link_that_closes_while_it_opens_is_discarded(tmp_path: Path) ->
             link.close("")
         await until(lambda: len(puppet.closed) == 3)
         await until(lambda: not origin.links)
+
+
+def test_ticks_come_less_often_on_a_full_processor() -> None:
+    assert tick_pause_s(0.001, busy=True) == 0.05
+    assert tick_pause_s(0.01, busy=True) == 0.1
+    assert tick_pause_s(3.0, busy=True) == 0.25
+    assert tick_pause_s(0.001, busy=False) == 0.25

@@ -37,6 +37,8 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Request missing and late chunks, from each source its share and no more than its window allows."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
+    if not any(_may_be_asked(source, now) for source in encoding.sources.values()):
+        return
     missing = encoding.have.missing_below(late_below(state, encoding, now))
     on_disk = _on_disk(state, encoding)
     if on_disk:
@@ -117,6 +119,11 @@ def _on_disk(state: RelayState, encoding: EncodingState) -> int:
     return chunks
 
 
+def _may_be_asked(source: Source, now: float) -> bool:
+    """Return whether a source claims chunks, has room for requests, and declined none a moment ago."""
+    return source.claimed is not None and _spare(source) > 0 and source.busy_until_s <= now
+
+
 def _spare(source: Source) -> int:
     """Return how many more chunks a source can be asked for now; none or fewer while its window is full."""
     return source.window.chunks - len(source.requested)
@@ -137,7 +144,7 @@ def _in_order(
         link = state.links[link_id]
         if within_site and not link.lan and link.role != DISK_ROLE:
             continue
-        if source.claimed is not None and _spare(source) > 0 and source.busy_until_s <= now:
+        if _may_be_asked(source, now):
             distance = _distance(link.rtt_s) if joining else 0
             rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), distance
             ranks.setdefault(rank, []).append(link_id)
