@@ -135,13 +135,17 @@ async def started(
         position = start.mixture_position if head is None else None  # a cell's prompts are the head's
         problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards, task)
         stack.push_async_callback(problems.close)
-        # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
-        await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
+        # What is stored is not stored again: the members of a coordinator that takes over wait for each commit.
+        if problems.tokenizer.to_json() != start.tokenizer:
+            # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
+            await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
         authority = await run_authority(ledger, folder, start.run_id, _key_file(config, folder))
         coordinator = _assemble(config, folder, start, ledger, problems, authority, stack)
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
-        await ledger.set_meta(VERSIONS_KEPT, coordinator.shell.core.rules.kept.to_json())  # S may have been raised
+        kept = coordinator.shell.core.rules.kept
+        if kept != start.restored.kept:  # as when S was raised
+            await ledger.set_meta(VERSIONS_KEPT, kept.to_json())
         # The core needs the learner's reports, what the capacity model decided and learned, and the operator's orders
         # before a member connects.
         coordinator.shell.apply(Started())
@@ -332,7 +336,9 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     stack.push_async_callback(http.stop)
     coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": app.refused})
     await _accept_gateways(stack, coordinator, core, tokenizer, credentials)
-    await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
+    bound = {"grpc": control.port, "http": http.port}
+    if bound != ports:
+        await coordinator.ledger.set_meta(PORTS, json.dumps(bound))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
     coordinator.invites.http_url = url
     return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url, coordinator.run_id)
@@ -483,10 +489,15 @@ async def _write_invites(coordinator: Coordinator) -> None:
         quotas.append(("gateway", GATEWAYS_MAX))
     if join.cells_max:
         quotas.append(("cell", join.cells_max))
-    for role, quota in quotas:
-        invite = await coordinator.invites.invite(
-            role, quota=quota, lifetime_s=join.invite_lifetime_s, note=f"secrets/invite-{role}.txt"
+    invites = asyncio.gather(
+        *(
+            coordinator.invites.invite(
+                role, quota=quota, lifetime_s=join.invite_lifetime_s, note=f"secrets/invite-{role}.txt"
+            )
+            for role, quota in quotas
         )
+    )
+    for (role, _), invite in zip(quotas, await invites, strict=True):
         await _write(folder.secrets / f"invite-{role}.txt", f"{invite.encode()}\n".encode(), mode=0o600)
 
 

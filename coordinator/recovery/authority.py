@@ -33,20 +33,21 @@ async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId, key_
         RunFolderError: the folder cannot be written.
         StoreError, WaitTimedOut: the ledger does not answer.
     """
-    async with deadline(LEDGER_DEADLINE_S, "the ledger to return the fingerprint of the run's authority"):
-        known = await ledger.get_meta(FINGERPRINT)
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to return the key and the fingerprint of the run's authority"):
+        asked = ledger.get_meta(FINGERPRINT), ledger.get_meta(SEALED)  # both with one commit
+        known, sealed = await asked[0], await asked[1]
     if known is None:
         authority = await asyncio.to_thread(RunCA.load_or_create, folder.secrets, run_id)
         if key_file is not None:
             key = await asyncio.to_thread(read_or_create_key, key_file, may_create=True)
-            sealed = seal(key, run_id, await asyncio.to_thread(run_ca_path(folder.secrets).read_bytes))
+            key_sealed = seal(key, run_id, await asyncio.to_thread(run_ca_path(folder.secrets).read_bytes))
             async with deadline(LEDGER_DEADLINE_S, "the ledger to store the key of the run's authority"):
-                await ledger.set_meta(SEALED, sealed)
+                await ledger.set_meta(SEALED, key_sealed)
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store the fingerprint of the run's authority"):
             await ledger.set_meta(FINGERPRINT, authority.fingerprint)
         return authority
-    if key_file is not None:
-        await _fetch_key(ledger, folder, run_id, key_file)
+    if key_file is not None and sealed is not None:
+        await _take_over(sealed, folder, run_id, key_file)
     try:
         authority = await asyncio.to_thread(RunCA.load, folder.secrets)
     except WrongKey as error:
@@ -56,17 +57,14 @@ async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId, key_
     return authority
 
 
-async def _fetch_key(ledger: RunStore, folder: RunFolder, run_id: RunId, key_file: Path) -> None:
+async def _take_over(sealed: str, folder: RunFolder, run_id: RunId, key_file: Path) -> None:
     """Write the key of the run's authority, as the store has it, to this host's folder."""
-    async with deadline(LEDGER_DEADLINE_S, "the ledger to return the key of the run's authority"):
-        sealed = await ledger.get_meta(SEALED)
-    if sealed is not None:
-        key = await asyncio.to_thread(read_or_create_key, key_file, may_create=False)
-        path = run_ca_path(folder.secrets)
-        try:
-            await asyncio.to_thread(write_atomically, path, unseal(key, run_id, sealed), mode=0o600)
-        except OSError as error:
-            raise run_folder_error(path, error) from None
+    key = await asyncio.to_thread(read_or_create_key, key_file, may_create=False)
+    path = run_ca_path(folder.secrets)
+    try:
+        await asyncio.to_thread(write_atomically, path, unseal(key, run_id, sealed), mode=0o600)
+    except OSError as error:
+        raise run_folder_error(path, error) from None
 
 
 def _lost(folder: RunFolder, cause: str) -> LedgerDamaged:

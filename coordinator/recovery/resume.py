@@ -54,6 +54,10 @@ AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_
 # of a rollout that was trained meanwhile must not be refused as fenced.
 FINISHED_ATTEMPTS = 4096
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
+_META = (
+    *(TOKENIZER, LEARNER_FINISHED, LEARNER_VALUES, LEARNER_LIVES, PORTS, ORDERS, AUDIT, SEED_SECRET),
+    *(standing_by.STANDBY, standing_by.LEARNED, earned_book.EARNED),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,40 +93,21 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
         RunFolderError: the run in it is finished, or is not that of the head.
     """
     async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
-        run_id = await ledger.get_meta("run_id")
-        incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
+        first = [ledger.get_meta(key) for key in ("run_id", INCARNATION, FINISHED, VERSIONS_KEPT)]
+        run_id, before, finished, kept = [await one for one in first]
+        incarnation = int(before or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
         if head is not None and run_id not in (None, head):
             fix = "give each run's cell a run_folder of its own"
             raise RunFolderError(f"{folder.root} is of the run {run_id}, and the head's is {head}", fix=fix)
         if run_id is None:
-            run_id, secret = await _new_run(ledger, run.name, head), await _seed_secret(ledger)
-            return RunStart(run_id, Restored(incarnation=incarnation), seed_secret=secret)
-        if await ledger.get_meta(FINISHED):
+            secret = await ledger.get_meta(SEED_SECRET) or await _new_secret(ledger)
+            run_id = await _new_run(ledger, run.name, head)
+            return RunStart(run_id, Restored(incarnation=incarnation), seed_secret=bytes.fromhex(secret))
+        if finished:
             raise RunFolderError(f"the run in {folder.root} is finished", fix="choose another run_folder")
-        restored = await _restored(ledger, run.age_max, incarnation)
-        problems = tuple(Problem.from_json(one) for one in await ledger.open_problems())
-        position, tokenizer = await ledger.mixture_position(), await ledger.get_meta(TOKENIZER)
-        learner_finished = await ledger.get_meta(LEARNER_FINISHED) is not None
-        start = RunStart(
-            RunId(run_id),
-            restored,
-            problems,
-            position,
-            await _replay(ledger, "finished" if learner_finished else ""),
-            json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}"),
-            LearnerLives.from_json(await ledger.get_meta(LEARNER_LIVES) or "[]"),
-            tokenizer,
-            learner_finished,
-            tuple(await ledger.problem_rewards()),
-            json.loads(await ledger.get_meta(PORTS) or "{}"),
-            Orders.from_json(await ledger.get_meta(ORDERS) or "{}"),
-            standing_by.from_json(await ledger.get_meta(standing_by.STANDBY) or "{}"),
-            standing_by.learned_from_json(await ledger.get_meta(standing_by.LEARNED) or "{}"),
-            earned_book.from_json(await ledger.get_meta(earned_book.EARNED) or "{}"),
-            None if (audit := await ledger.get_meta(AUDIT)) is None else AuditRestored(audit),
-            await _seed_secret(ledger),
-        )
+        start = await _resumed(ledger, RunId(run_id), run.age_max, incarnation, kept)
+    restored = start.restored
     log.info(
         "run resumed",
         run_id=run_id,
@@ -135,6 +120,41 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
     return start
 
 
+async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: int, kept: str | None) -> RunStart:
+    """Read the run's state. All of it is requested at once: one by one, each request would wait for a commit."""
+    steps, problems, position, rewards = (
+        ledger.steps(),
+        ledger.open_problems(),
+        ledger.mixture_position(),
+        ledger.problem_rewards(),
+    )
+    meta = {key: ledger.get_meta(key) for key in _META}
+    restored = await _restored(ledger, age_max, incarnation, kept)
+    values = json.loads(await meta[LEARNER_VALUES] or "{}")
+    learner_finished = await meta[LEARNER_FINISHED] is not None
+    phase = LearnerStatusChanged("finished" if learner_finished else "", "", values)
+    audit = await meta[AUDIT]
+    return RunStart(
+        run_id,
+        restored,
+        tuple(Problem.from_json(one) for one in await problems),
+        await position,
+        (phase, *(StepFinished(step, figures) for step, figures in await steps)),  # screens show the whole run
+        values,
+        LearnerLives.from_json(await meta[LEARNER_LIVES] or "[]"),
+        await meta[TOKENIZER],
+        learner_finished,
+        tuple(await rewards),
+        json.loads(await meta[PORTS] or "{}"),
+        Orders.from_json(await meta[ORDERS] or "{}"),
+        standing_by.from_json(await meta[standing_by.STANDBY] or "{}"),
+        standing_by.learned_from_json(await meta[standing_by.LEARNED] or "{}"),
+        earned_book.from_json(await meta[earned_book.EARNED] or "{}"),
+        None if audit is None else AuditRestored(audit),
+        bytes.fromhex(await meta[SEED_SECRET] or await _new_secret(ledger)),
+    )
+
+
 async def _new_run(ledger: RunStore, name: str, head: RunId | None) -> RunId:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     run_id = head or RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
@@ -142,49 +162,43 @@ async def _new_run(ledger: RunStore, name: str, head: RunId | None) -> RunId:
     return run_id
 
 
-async def _seed_secret(ledger: RunStore) -> bytes:
-    found = await ledger.get_meta(SEED_SECRET)
-    if found is None:
-        found = secrets.token_hex(32)
-        await ledger.set_meta(SEED_SECRET, found)
-    return bytes.fromhex(found)
+async def _new_secret(ledger: RunStore) -> str:
+    secret = secrets.token_hex(32)
+    await ledger.set_meta(SEED_SECRET, secret)
+    return secret
 
 
-async def _restored(ledger: RunStore, age_max: int, incarnation: int) -> Restored:
-    high_water, counts = await ledger.high_water(), await ledger.counts()
-    stored = await ledger.get_meta(VERSIONS_KEPT)
-    kept = None if stored is None else VersionsKept.from_json(stored)
+async def _restored(ledger: RunStore, age_max: int, incarnation: int, kept_json: str | None) -> Restored:
+    kept = None if kept_json is None else VersionsKept.from_json(kept_json)
     age_max = age_max if kept is None else max(age_max, kept.age_max)
-    newest = await ledger.newest_versions(age_max + 1 + NEWEST_KEPT)  # versions are one step apart or more
-    epochs = EpochBook(await ledger.epochs())
+    high_water, counted = ledger.high_water(), ledger.counts()
+    newest = ledger.newest_versions(age_max + 1 + NEWEST_KEPT)  # versions are one step apart or more
+    opened, batches, ages = ledger.epochs(), ledger.recorded_batches(), ledger.trained_ages()
+    quarantines, groups = ledger.quarantines(), ledger.open_groups()
+    finished = ledger.finished_attempts(FINISHED_ATTEMPTS)
+    elapsed_s, age_split = ledger.get_meta(ELAPSED_S), ledger.get_meta(AGE_SPLIT)
+    epochs, highest, counts = EpochBook(await opened), await high_water, await counted
     return Restored(
         incarnation=incarnation,
         epochs=tuple(epochs.opened),
-        versions={one.version: _chunk_count(one) for one in newest if epochs.valid(one.epoch, one.version)},
-        recorded_batches=await ledger.recorded_batches(),
+        versions={one.version: _chunk_count(one) for one in await newest if epochs.valid(one.epoch, one.version)},
+        recorded_batches=await batches,
         kept=kept,
-        last_group=high_water.group_id,
-        last_rollout=high_water.rollout_id,
+        last_group=highest.group_id,
+        last_rollout=highest.rollout_id,
         issued=counts.issued,
         accepted=counts.accepted,
         trained=counts.trained,
         turns=counts.dropped.get(NEXT_TURN, 0),
         dropped={reason: count for reason, count in counts.dropped.items() if reason != NEXT_TURN},
-        trained_ages=await ledger.trained_ages(),
-        quarantined={one.peer_id: one.reason for one in await ledger.quarantines()},
-        elapsed_s=float(await ledger.get_meta(ELAPSED_S) or 0.0),
-        age_split=json.loads(await ledger.get_meta(AGE_SPLIT) or "{}"),
-        groups=tuple(await ledger.open_groups()),
-        finished=tuple(await ledger.finished_attempts(FINISHED_ATTEMPTS)),
+        trained_ages=await ages,
+        quarantined={one.peer_id: one.reason for one in await quarantines},
+        elapsed_s=float(await elapsed_s or 0.0),
+        age_split=json.loads(await age_split or "{}"),
+        groups=tuple(await groups),
+        finished=tuple(await finished),
     )
 
 
 def _chunk_count(stored: StoredVersion) -> int:
     return parse_announcement(pb.VersionAnnouncement.FromString(stored.announcement)).chunk_count_max
-
-
-async def _replay(ledger: RunStore, phase: str) -> tuple[Event, ...]:
-    """Return the learner's reports as events, so that screens and summary show the whole run."""
-    values = json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}")
-    steps = [StepFinished(step, figures) for step, figures in await ledger.steps()]
-    return (LearnerStatusChanged(phase, "", values), *steps)

@@ -153,7 +153,8 @@ class CoordinatorNode(Server):
             self._prompts = int(answer_of(self.store.mixture_position()) or 0)
 
     def _read(self, store: MemoryStore, incarnation: int) -> Restored:
-        return run_now(resume._restored(store, self.ground.settings.age_max, incarnation))
+        kept = answer_of(store.get_meta(VERSIONS_KEPT))
+        return run_now(resume._restored(store, self.ground.settings.age_max, incarnation, kept))
 
     # ---------------------------------------------------------------- leadership
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,10 @@ from coordinator.config.config import RunConfig
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.core.events.events import EarnedRestored, KeptPeer, LearnedRestored
 from coordinator.core.members import earned_book, standby
+from coordinator.ledger.sql import Change
 from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
-from coordinator.stores.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger, SqliteEngine
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
@@ -80,6 +83,26 @@ async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> N
     assert (totals.recorded_batches, totals.last_group, totals.last_rollout) == (3, 2, 2)
     assert [one.epoch for one in totals.epochs] == [1]
     await ledger.close()
+
+
+async def test_a_coordinator_that_takes_over_waits_for_few_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read is a commit of a database that has to be flushed, on the standby's disk too."""
+    ledger = await opened(tmp_path)
+    await open_run(ledger, RunFolder(tmp_path), RUN)
+    await ledger.close()
+    commits, commit = [], SqliteEngine.commit
+
+    def counted(engine: SqliteEngine, changes: Sequence[Change[Any]]) -> list[Any]:
+        commits.append(len(changes))
+        return commit(engine, changes)
+
+    monkeypatch.setattr(SqliteEngine, "commit", counted)
+    ledger = await opened(tmp_path)
+    await open_run(ledger, RunFolder(tmp_path), RUN)
+    await ledger.close()
+    assert len(commits) == 3, "what decides, the new incarnation, and everything else"
 
 
 async def test_finished_run_is_not_resumed(tmp_path: Path) -> None:
