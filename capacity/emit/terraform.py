@@ -30,7 +30,7 @@ cat > peer.toml <<'END'
 %(peer)sEND
 python3 -m venv venv && venv/bin/pip install --quiet 'rollcast[peer] @ ${var.release}'
 systemd-run --unit=rollcast-peer --property=Restart=on-failure --working-directory=/opt/rollcast \\
-  venv/bin/python -m rollcast.cli.main peer run peer.toml --set name=${each.key}
+  venv/bin/python -P -m rollcast.cli.main peer run peer.toml --set name=${each.key}
 """
 
 

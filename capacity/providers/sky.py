@@ -36,7 +36,7 @@ cd ~/.rollcast
 printf '%s\\n' "${INVITE}" > invite.txt
 unset {INVITE}
 PATH=~/.rollcast/venv/bin:$PATH
-exec python -m rollcast.cli.main peer run peer.toml
+exec python -P -m rollcast.cli.main peer run peer.toml
 """
 _QUIET = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "NO_COLOR": "1"}
 _GONE = ("STOPPED", "TERMINATED")

@@ -14,7 +14,7 @@ import re
 import tarfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -83,14 +83,28 @@ class Redactor:
 
 LOG_BYTES_MAX = 2 << 20
 _SMALL_BYTES_MAX = 1 << 20
+_NOT_FOUND = "not found: "
 _README = """\
 A bug report of a Rollcast peer. Every file is plain text: look through it before you send it.
 It holds no keys, certificates, invites or tokens, no prompts, rollouts or weights; your home folder is written as ~.
 """
 
 
-def bug_report(places: PeerPaths, config_home: Path, *, out: Path) -> list[str]:
-    """Write the archive, and return the names of the files in it.
+@dataclass(frozen=True, slots=True)
+class BugReport:
+    """What an archive holds.
+
+    Args:
+        files: names of the files in it.
+        absent: names of those that only say that this machine does not have them.
+    """
+
+    files: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def bug_report(places: PeerPaths, config_home: Path, *, out: Path) -> BugReport:
+    """Write the archive, and return what it holds.
 
     Raises:
         RunFolderError: the archive cannot be written.
@@ -102,7 +116,8 @@ def bug_report(places: PeerPaths, config_home: Path, *, out: Path) -> list[str]:
         write_atomically(out, _archive(files, out.name.removesuffix(".tar.gz")), mode=0o600)
     except OSError as error:
         raise run_folder_error(out.parent, error) from None
-    return sorted(files)
+    absent = [name for name, text in files.items() if text.startswith(_NOT_FOUND)]
+    return BugReport(tuple(sorted(files)), tuple(sorted(absent)))
 
 
 def _texts(places: PeerPaths, config_home: Path) -> dict[str, str]:
@@ -131,7 +146,7 @@ def _safely(make: Callable[[], str]) -> str:
     try:
         return make()
     except FileNotFoundError as error:
-        return f"not found: {error.filename}\n"
+        return f"{_NOT_FOUND}{error.filename}\n"
     except (RollcastError, OSError, ValueError) as error:
         return f"cannot be read: {error}\n"
 

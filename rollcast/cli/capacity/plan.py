@@ -93,10 +93,10 @@ def plan(
     with working("planning"):
         asked = scenario(pool, demand)
         document = planned(asked) if goal is None else planned_for(goal, _scenarios(asked, goal, pool, demand), seed)
-    show(document, form, all_rows=all_rows)
     if out is not None:
-        save(out, document)
-    elif form == "table" and document.plan.feasible:
+        save(out, document)  # first: a reader of what is printed may close the pipe
+    show(document, form, all_rows=all_rows)
+    if out is None and form == "table" and document.plan.feasible:
         note(["`--out plan.json` saves this plan; `rollcast capacity validate plan.json` simulates it."])
     if plot is not None:
         with working("predicting the utilisation with other numbers of workers"):

@@ -30,9 +30,12 @@ def bugreport(
     only_warnings()
     places = PeerPaths((config or config_file()).absolute(), (state or state_folder()).absolute())
     path = out or Path(f"rollcast-bugreport-{datetime.now():%Y%m%d-%H%M%S}.tar.gz")
-    names = bug_report(places, config_home(), out=path)
+    report = bug_report(places, config_home(), out=path)
     if json_output:
-        print(json.dumps({"file": str(path), "holds": names}))
-    else:
-        print(f"{path} holds {', '.join(names)}. It has no secrets, and nothing was sent.")
+        print(json.dumps({"file": str(path), "holds": report.files, "absent": report.absent}))
+        return 0
+    held = [name for name in report.files if name not in report.absent]
+    print(f"{path} holds {', '.join(held)}. It has no secrets, and nothing was sent.")
+    if report.absent:
+        print(f"This machine has none of these: {', '.join(report.absent)}.")
     return 0

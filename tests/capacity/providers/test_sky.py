@@ -113,7 +113,7 @@ def test_the_task_runs_a_command_that_exists(tmp_path: Path) -> None:
     """The script runs on another machine, so that nothing else would notice that the command was renamed."""
     last = task_of("t", pool_row(**ROW), SkyConfig(), str(tmp_path / "peer.toml"))["run"].splitlines()[-1]
     program, _, words = last.partition(" rollcast.cli.main ")
-    assert program == "exec python -m"
+    assert program == "exec python -P -m"
     command, bound, _ = app.parse_args(words.split(), exit_on_error=False)
     assert (command, str(bound.arguments["config"])) == (peer, "peer.toml")
 

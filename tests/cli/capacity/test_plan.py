@@ -8,6 +8,7 @@ import io
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -209,6 +210,18 @@ def test_a_plan_is_saved_beside_its_table(tmp_path: Path, capsys: pytest.Capture
     found = call(capsys, "plan", *small_pool(tmp_path), "--out", str(file))
     assert "staleness limit, S" in found.out
     assert f"`rollcast capacity validate {file}`" in found.err
+    assert call(capsys, "explain", str(file)).status == 0
+
+
+def test_a_plan_is_saved_although_the_reader_of_its_table_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `rollcast capacity plan --out plan.json | head`."""
+    file = tmp_path / "plan.json"
+    monkeypatch.setattr("rollcast.cli.capacity.plan.print_sheets", Mock(side_effect=BrokenPipeError))
+    with pytest.raises(BrokenPipeError):
+        call(capsys, "plan", *small_pool(tmp_path), "--out", str(file))
+    monkeypatch.undo()
     assert call(capsys, "explain", str(file)).status == 0
 
 

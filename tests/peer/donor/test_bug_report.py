@@ -65,13 +65,13 @@ def secrets_on(places: PeerPaths) -> list[str]:
 
 def test_the_report_contains_no_secret(places: PeerPaths, tmp_path: Path) -> None:
     out = tmp_path / "out" / "report.tar.gz"
-    names = bug_report(places, tmp_path / "config", out=out)
+    report = bug_report(places, tmp_path / "config", out=out)
     assert out.stat().st_mode & 0o777 == 0o600
     raw = gzip.decompress(out.read_bytes()).decode("utf-8", errors="replace")
     assert [secret for secret in secrets_on(places) if secret in raw] == []
     assert "PRIVATE KEY" not in raw
     with tarfile.open(out) as archive:
-        assert sorted(member.name for member in archive) == [f"report/{name}" for name in names]
+        assert sorted(member.name for member in archive) == [f"report/{name}" for name in report.files]
 
 
 def test_the_report_contains_what_is_needed(places: PeerPaths, tmp_path: Path) -> None:
@@ -95,7 +95,10 @@ def test_the_report_contains_what_is_needed(places: PeerPaths, tmp_path: Path) -
 def test_a_broken_machine_gets_a_report_too(tmp_path: Path) -> None:
     places = PeerPaths(tmp_path / "none.toml", tmp_path / "nowhere")
     assert secrets_of(places) == []
-    assert "machine.json" in bug_report(places, tmp_path, out=tmp_path / "report.tar.gz")
+    report = bug_report(places, tmp_path, out=tmp_path / "report.tar.gz")
+    assert "machine.json" in report.files
+    assert "machine.json" not in report.absent
+    assert {"peer.log", "peer.err", "limits.json"} <= set(report.absent) <= set(report.files)
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError):
         bug_report(places, tmp_path, out=tmp_path / "file" / "report.tar.gz")
