@@ -123,6 +123,7 @@ class RelayNetwork(Shells):
         start_s, sent_bytes, told = agenda.now, origin.port.sent_bytes, self.events
         self.into_sites_bytes = 0
         self.given.clear()
+        self.sent_bytes.clear()
         before = {number: member.duplicates for number, member in self.members.items()}
         for fault in faults:
             agenda.after(fault.at_s, partial(self._happen, fault))
@@ -139,6 +140,7 @@ class RelayNetwork(Shells):
             source_bytes_ratio=(origin.port.sent_bytes - sent_bytes) / sum(self.sizes),
             duplicates={one.number: one.duplicates - before.get(one.number, 0) for one in peers},
             given=dict(self.given),
+            sent_bytes=dict(self.sent_bytes),
             accused=frozenset(self.accused),
             abandoned=dict(self.abandoned),
             events=self.events - told,

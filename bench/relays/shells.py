@@ -91,6 +91,7 @@ class Shells:
         self.given: Counter[StripeId] = Counter()
         self.events = 0
         self.into_sites_bytes = 0  # of chunks that came through shared access links
+        self.sent_bytes: Counter[tuple[int, int]] = Counter()  # of chunks that arrived, by sender and receiver
         self.conditions = conditions
         self.sizes = chunk_sizes
         self._last_link = 0
@@ -167,12 +168,12 @@ class Shells:
         one, other = _ports(member, target)
         round_trip_s = 2.0 * (one.delay_s + other.delay_s)
         seconds = round_trip_s * self.conditions.handshake_round_trips
-        self.agenda.after(seconds, partial(self._connect, member, target, action))
+        self.agenda.after(seconds, partial(self._connect, member, target, action, round_trip_s))
 
     def _failed(self, action: actions.Dial) -> events.DialFailed:
         return events.DialFailed(action.neighbour.peer_id, "nobody there", self.random.random())
 
-    def _connect(self, member: Member, target: Member, action: actions.Dial) -> None:
+    def _connect(self, member: Member, target: Member, action: actions.Dial, round_trip_s: float) -> None:
         if not target.alive or not member.alive:
             self.tell(member, self._failed(action))
             return
@@ -184,7 +185,7 @@ class Shells:
         for end, other, dialled in ((mine, target, True), (theirs, member, False)):
             end.member.ends[end.link] = end
             role = "peer" if other.number else "origin"
-            self.tell(end.member, events.LinkUp(end.link, name_of(other.number), role, dialled))
+            self.tell(end.member, events.LinkUp(end.link, name_of(other.number), role, dialled, round_trip_s))
 
     def _close(self, member: Member, link: LinkId) -> None:
         end = member.ends.pop(link, None)
@@ -251,6 +252,8 @@ class Shells:
         size = self.sizes[index]
         if member.site is not None and end.flow.sender is member.port:
             self.into_sites_bytes += size
+        assert end.other is not None
+        self.sent_bytes[end.other.member.number, member.number] += size
         member.duplicates += index in member.disk.get(key, ())
         arrived = events.ChunkArrived(end.link, key, index, action.stripe, size)
         done = member.core.handle(arrived, self.agenda.now)

@@ -7,8 +7,9 @@ processors and disks cost no time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
 
@@ -19,8 +20,10 @@ from bench.wan.scenarios import SCENARIOS, SLOWED_TO, Node, own_bounds_s, site_o
 from peer.relay.core.state.relay_state import RelaySettings
 
 _CHUNK_BYTES = 32 << 10
+_BYTES_PER_MEGABIT = 125_000.0
 _AT_SHARE = 0.3  # of the time that the fastest receivers need, after which trouble begins
 _TROUBLED = 5
+_JOINS_AFTER = 3.0  # times what the fastest receivers need
 _SETTINGS = RelaySettings("peer")
 
 Troubles = Callable[[Sequence[Node], float, Random], list[Fault]]
@@ -72,6 +75,12 @@ def _churn(nodes: Sequence[Node], fastest_s: float, _chance: Random) -> list[Fau
     return [Kill(at_s, 1), Kill(2 * at_s, 3), Join(at_s, len(nodes) - 1)]
 
 
+def _join_late(nodes: Sequence[Node], fastest_s: float, _chance: Random) -> list[Fault]:
+    """The last node joins when all others have their copies."""
+    return [Join(_JOINS_AFTER * fastest_s, len(nodes) - 1)]
+
+
+_FAR, _NEAR = Node(40, 100, 40), Node(40, 100, 1)
 _SITE = Node(100, 100, 10)
 _SITE8 = (
     Node(50, 100, 10),
@@ -87,6 +96,8 @@ SIMULATED = {
     "homes12-clean": Simulated(SCENARIOS["homes12"], 32.0),
     "homes12-churn": Simulated((*SCENARIOS["homes12"], Node(40, 100, 15)), 32.0, _churn),
     "site8": Simulated(_SITE8, 32.0),
+    # Eight peers and the source are 41 ms and more from the one that joins, eight others 4 ms.
+    "join-near": Simulated((replace(_FAR, up_mbit_s=50), *(_FAR,) * 8, *(_NEAR,) * 9), 64.0, _join_late),
     "trees60": Simulated(_unequal(60), 16.0),
     "trees60-slow": Simulated(_unequal(60), 16.0, _slow_down),
     "trees60-dying": Simulated(_unequal(60), 16.0, _die_unseen),
@@ -100,7 +111,9 @@ def run(name: str, size_bytes: int, runs: int, scale: float, told: Callable[[str
     ``bound_s`` is the least time in which all nodes can have a copy (bench/relays/bound.py), and ``ratio_median`` and
     ``ratio_max`` are of the last receiver's time / it. ``worst_own_ratio`` and ``median_own_ratio`` are of each
     receiver's time / its own bound; ``peer_N_own_ratio`` is given for every receiver with a slower downlink than the
-    broadcast's rate. ``site_copies`` is the copies that came through a shared access link.
+    broadcast's rate. ``site_copies`` is the copies that came through a shared access link. Of a node that joins,
+    ``joined_ratio`` is its time / what its downlink needs, and ``joined_near_share`` the share of its bytes that came
+    from the nodes with the shortest round trip to it.
 
     Args:
         told: receives a line for each run.
@@ -123,6 +136,9 @@ def run(name: str, size_bytes: int, runs: int, scale: float, told: Callable[[str
     }
     if any(site_of(number, nodes) is not None for number in range(len(nodes))):
         figures["site_copies"] = median(result.site_copies for result in results)
+    joins = [fault.node for fault in case.faults(nodes, 1.0, Random(0)) if isinstance(fault, Join)]
+    for number in joins:
+        figures |= _joined(number, results, size_bytes)
     return figures | _slow_receivers(nodes, ratios)
 
 
@@ -138,6 +154,21 @@ def _simulate(nodes: Sequence[Node], size_bytes: int, faults: Troubles, seed: in
         warm_up=False,
         seed=seed,
     )
+
+
+def _joined(number: int, results: Sequence[Result], size_bytes: int) -> dict[str, float]:
+    """Return the figures of a node that joined."""
+    nodes = results[0].nodes
+    needs_s = size_bytes / (nodes[number].down_mbit_s * _BYTES_PER_MEGABIT)
+    others = [other for other in range(len(nodes)) if other != number]
+    least_ms = min(nodes[other].delay_ms for other in others)
+    near = [other for other in others if nodes[other].delay_ms == least_ms]
+    ratios, shares = list[float](), list[float]()
+    for result in results:
+        ratios.append((result.seconds[number] or math.inf) / needs_s)
+        came = {other: result.sent_bytes.get((other, number), 0) for other in others}
+        shares.append(sum(came[other] for other in near) / max(1, sum(came.values())))
+    return {"joined_ratio": median(ratios), "joined_near_share": median(shares)}
 
 
 def _slow_receivers(nodes: Sequence[Node], ratios: Sequence[Mapping[int, float]]) -> dict[str, float]:

@@ -182,6 +182,7 @@ class Result:
     source_bytes_ratio: float  # all that left the origin's uplink / size
     duplicates: Mapping[int, int]  # chunks that arrived at a node that held them
     given: Mapping[StripeId, int]  # chunk frames of each stripe that the origin sent
+    sent_bytes: Mapping[tuple[int, int], int]  # of chunks that arrived, by sender and receiver
     accused: frozenset[PeerId]
     abandoned: Mapping[int, str]
     events: int

@@ -7,6 +7,7 @@ import pytest
 from bench.relays.network import broadcast
 from bench.relays.planned import CoordinatorPlans
 from bench.relays.simulated import SIMULATED, run
+from bench.relays.story import Join
 from bench.wan.scenarios import SCENARIOS, Node, fluid_bound, own_bounds_s, site_of
 from peer.relay.core.state.relay_state import RelaySettings
 
@@ -24,6 +25,7 @@ def test_scenarios_are_emulated_or_simulated() -> None:
         "homes12-clean": 12,
         "homes12-churn": 13,
         "site8": 11,
+        "join-near": 17,
         "trees60": 60,
         "trees60-slow": 60,
         "trees60-dying": 60,
@@ -74,6 +76,20 @@ def test_homes_without_trouble_are_close_to_their_own_bounds_and_the_source_send
     found, _ = _run("homes12-clean", 4 * MIB)
     assert 1.0 < found["worst_own_ratio"] <= 1.3
     assert found["source_bytes_ratio"] <= 1.15
+
+
+def test_one_that_joins_is_served_by_those_nearby_as_long_as_they_fill_its_downlink() -> None:
+    """The far ones are tried for a moment: a second in these seven."""
+    far, near = Node(5, 10, 40), Node(5, 10, 1)
+    nodes = (far, far, far, near, near, near, near)
+    size_bytes = 8 * MIB
+    result = broadcast(
+        nodes, size_bytes, 32 << 10, RelaySettings("peer"), [Join(30.0, 6)], plan=CoordinatorPlans(nodes), warm_up=False
+    )
+    seconds = result.seconds[6]
+    assert seconds is not None
+    assert seconds <= 1.2 * size_bytes / 1.25e6
+    assert sum(result.sent_bytes[number, 6] for number in (3, 4, 5)) >= 0.65 * size_bytes
 
 
 @pytest.mark.parametrize("name", ["trees60-slow", "trees60-dying"])

@@ -10,7 +10,8 @@ from peer.links.neighbours import DISK_ROLE
 from peer.relay.core.pulling.late import late_below
 from peer.relay.core.state.actions import SendGot, SendRequest
 from peer.relay.core.state.events import LinkId
-from peer.relay.core.state.relay_state import EncodingState, RelayState, Source
+from peer.relay.core.state.reach import FARTHEST, distance_class
+from peer.relay.core.state.relay_state import EncodingState, LinkState, RelayState, Source
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX
 from rollcast.wire.versions.records import KEYFRAME_ID
 
@@ -22,14 +23,12 @@ _HEDGE_S_LEAST_AT_END = 0.1
 _HEDGE_SERVICES_AT_END = 1.5
 # A chunk requested from a source that has not answered yet is late after this many usual service times.
 _HEDGE_SERVICES_UNKNOWN = 2.0
-# Round trips up to this are all near.
-_NEAR_RTT_S = 0.005
-_DISTANCES = 8
 # What is left of the paces of a rank after the last source may round to 0.
 _PACE_LEAST = 1e-9
 # The service time of a source before any has answered.
 _UNKNOWN_SERVICE_S = 0.25
 
+_REACHED = ("peer", "origin")
 _ROLE_ORDER = {"disk": -1, "peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
 
@@ -134,18 +133,22 @@ def _in_order(
 ) -> list[list[LinkId]]:
     """Return the sources with room for requests, in ranks: those that always answered, then near ones, the origin last.
 
-    The sources of one rank share the requests, the fastest of them first. Of what is not pushed, sources with a shorter
-    round trip come first as well, and those of other sites are not asked while one of this site can send all of it.
+    The sources of one rank share the requests, the fastest of them first. Of what is not pushed here, sources with a
+    shorter round trip come first as well, those that are farther than the reach are not asked, and those of other sites
+    are not while one of this site can send all of it.
     """
     ranks: dict[tuple[int, bool, int, int], list[LinkId]] = {}
-    joining = not encoding.pushed
+    joining = encoding.joining
     within_site = joining and any(_sends_all_nearby(state, *one) for one in encoding.sources.items())
+    reach = _reach(state, encoding, now) if joining else FARTHEST
     for link_id, source in encoding.sources.items():
         link = state.links[link_id]
         if within_site and not link.lan and link.role != DISK_ROLE:
             continue
+        distance = _distance(link) if joining else 0
+        if link.role in _REACHED and distance > reach:
+            continue
         if _may_be_asked(source, now):
-            distance = _distance(link.rtt_s) if joining else 0
             rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), distance
             ranks.setdefault(rank, []).append(link_id)
     return [sorted(ranks[rank], key=lambda one: (-paces[one], one)) for rank in sorted(ranks)]
@@ -155,11 +158,19 @@ def _sends_all_nearby(state: RelayState, link_id: LinkId, source: Source) -> boo
     return source.claims_all and not source.unanswered and state.links[link_id].lan
 
 
-def _distance(rtt_s: float) -> int:
-    """Return a class of round trips that doubles with each: 0 up to 5 ms, the last if it is unknown."""
-    if rtt_s <= 0.0:
-        return _DISTANCES - 1
-    return min(_DISTANCES - 1, max(0, math.ceil(math.log2(rtt_s / _NEAR_RTT_S))))
+def _distance(link: LinkState) -> int:
+    return FARTHEST if link.role == "origin" else distance_class(link.rtt_s)
+
+
+def _reach(state: RelayState, encoding: EncodingState, now: float) -> int:
+    """Return the farthest class of peers and origin that are asked; all are while none of them claims everything."""
+    holders = [
+        state.links[link_id]
+        for link_id, source in encoding.sources.items()
+        if source.claims_all and not source.unanswered
+    ]
+    classes = sorted({_distance(link) for link in holders if link.role in _REACHED})
+    return encoding.reach.within(classes, encoding.have.count, now) if classes else FARTHEST
 
 
 def _pace(source: Source, usual_s: float, now: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from peer.links.neighbours import DISK_ROLE, MIRROR_ROLE, MIRROR_ROLES, EncodingKey, Neighbour
 from peer.relay.core.state.actions import Dial, SendWant
+from peer.relay.core.state.reach import distance_class
 from peer.relay.core.state.relay_state import EncodingState, LinkState, RelayState, Source
 from peer.relay.core.state.window import ServiceWindow
 from rollcast.wire.ids import Version
@@ -13,7 +14,10 @@ from rollcast.wire.versions.records import KEYFRAME_ID
 def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Ask mirrors and every neighbour what they hold; if there is none to ask, another holder."""
     _ask_mirrors(state, encoding, now)
-    for link in state.link_to.values():
+    links = list(state.link_to.values())
+    if encoding.joining:
+        links.sort(key=lambda link: (not link.lan, distance_class(link.rtt_s)))  # not all are asked if there are many
+    for link in links:
         if len(encoding.sources) >= state.settings.sources_most:
             return
         wanted = link.link == encoding.holder or (encoding.announced and state.helps(link))

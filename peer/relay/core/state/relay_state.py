@@ -10,6 +10,7 @@ from peer.links.neighbours import EncodingKey, Neighbour
 from peer.relay.core.state.actions import Action
 from peer.relay.core.state.chunk_set import ChunkSet
 from peer.relay.core.state.events import LinkId, PlanChanged, Stripe
+from peer.relay.core.state.reach import Reach
 from peer.relay.core.state.window import ServiceWindow, UplinkPace
 from rollcast.wire.ids import PeerId, PlanId, StripeId, Version
 from rollcast.wire.token_bucket import TokenBucket
@@ -196,6 +197,7 @@ class EncodingState:
     frontier: int = -1
     frontier_at: deque[tuple[float, int]] = field(default_factory=deque)
     lag_s: float = 0.0
+    reach: Reach = field(default_factory=Reach)
     chunk_count: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -204,6 +206,11 @@ class EncodingState:
     @property
     def in_flight(self) -> bool:
         return self.phase in IN_FLIGHT_PHASES
+
+    @property
+    def joining(self) -> bool:
+        """Return whether no chunk of it was pushed here: it is requested from those who hold it already."""
+        return (not self.pushed or self.frontier < 0) and self.holder is None
 
     @property
     def ending(self) -> bool:

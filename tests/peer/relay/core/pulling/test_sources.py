@@ -44,6 +44,15 @@ def test_a_holder_of_everything_gets_a_wide_window() -> None:
     assert has(steps, A, complete=True) == [request(A, *range(16))]
 
 
+def test_one_that_joins_asks_the_nearest_where_there_are_more_than_it_may_ask() -> None:
+    steps = Steps()
+    steps.tell(plan(*(neighbour(f"peer-{number}") for number in range(24))))
+    for number in range(24):
+        steps.up(number + 1, f"peer-{number}", rtt_s=0.2 if number < 12 else 0.02)
+    steps.receive(CHUNKS, pushed=False)
+    assert list(steps.state.encodings[KEY].sources) == [*range(13, 25), 1, 2, 3, 4]
+
+
 def test_a_source_that_refuses_is_not_asked_for_a_while() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
