@@ -329,11 +329,8 @@ class Fleet:
             self.answers.failed[error.code().name.lower()] += 1
             return None
         except RollcastError as error:
-            self.answers.failed[error.reason] += 1
-            return None
-        except asyncio.CancelledError:
-            if peer.uploads is not None:  # else the channel was closed under the call
-                raise
+            if peer.uploads is not None:  # else the session ended under the upload
+                self.answers.failed[error.reason] += 1
             return None
         return self._counted(pb.UploadReply.FromString(reply).verdicts[0])
 

@@ -20,6 +20,7 @@ MESSAGE_ROLLOUTS_MAX = 64  # rollouts in one message of the stream
 MESSAGE_BYTES_MAX = 1 << 20  # a message is closed once it holds this much; far below gRPC's limit
 UPLOAD_TIMEOUT_S = 30.0  # from the last message until all verdicts have come: the coordinator stores before it answers
 BYTES_PER_SECOND_MIN = 128 << 10  # slowest sending that is waited for
+STREAM_IDLE_S = 30.0  # an open stream takes the coordinator some 20 KB: one without uploads is ended
 DOING = "uploading rollouts"
 _END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 
@@ -46,8 +47,7 @@ class Uploader:
         messages = list(in_messages(rollouts))
         timeout_s = UPLOAD_TIMEOUT_S + sum(message.ByteSize() for message in messages) / BYTES_PER_SECOND_MIN
         try:
-            with connection_lost(DOING):  # the session closes its channel when it ends
-                replies = await self._replies(stub, messages, timeout_s)
+            replies = await self._replies(stub, messages, timeout_s)
         except grpc.aio.AioRpcError as error:
             raise translate(error, DOING) from None
         return tuple(
@@ -68,13 +68,15 @@ class Uploader:
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
                 self._without_streams = stub  # an older coordinator
-        return [await cast(Any, stub).UploadRollouts(iter(messages), timeout=timeout_s)]
+        with connection_lost(DOING):  # the session closes its channel when it ends
+            return [await cast(Any, stub).UploadRollouts(iter(messages), timeout=timeout_s)]
 
 
 class UploadStream:
     """One call of the method UploadStream, whose replies belong to its messages in order.
 
-    After an error, a timeout or a cancellation it is over, since nobody knows which replies are still to come.
+    It ends once no upload has begun for STREAM_IDLE_S. After an error, a timeout or a cancellation it is over too,
+    because the replies that are still to come could not be told apart.
     """
 
     def __init__(self, call: Any) -> None:
@@ -83,6 +85,8 @@ class UploadStream:
         self._is_connected = False
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         call.add_done_callback(self._call_ended)
+        self._in_progress = 0
+        self._idle: asyncio.TimerHandle | None = None
         self.is_over = False
 
     async def exchange(self, messages: Sequence[Any], timeout_s: float) -> list[Any]:
@@ -90,18 +94,22 @@ class UploadStream:
 
         Raises:
             WaitTimedOut: they take longer than ``timeout_s``.
-            Unreachable: the stream has ended.
+            Unreachable: the stream has ended, or the session under it.
             grpc.aio.AioRpcError: the other end refused the call, or the connection was lost.
         """
         complete = False
+        self._in_progress += 1
+        if self._idle is not None:
+            self._idle.cancel()
         try:
-            async with asyncio.timeout(timeout_s):
-                async with self._writing:
-                    await self._connect()
-                    for message in messages:
-                        await self._call.write(message)
-                async with self._reading:
-                    replies = [await self._read() for _ in messages]
+            with connection_lost(DOING):
+                async with asyncio.timeout(timeout_s):
+                    async with self._writing:
+                        await self._connect()
+                        for message in messages:
+                            await self._call.write(message)
+                    async with self._reading:
+                        replies = [await self._read() for _ in messages]
             complete = True
             return replies
         except TimeoutError:
@@ -110,9 +118,15 @@ class UploadStream:
             await self._read()
             raise Unreachable(f"the coordinator ended the stream while {DOING}") from None
         finally:
+            self._in_progress -= 1
             if not complete:
-                self.is_over = True
-                end_call(self._call)
+                self._end()
+            elif not self._in_progress:
+                self._idle = asyncio.get_running_loop().call_later(STREAM_IDLE_S, self._end)
+
+    def _end(self) -> None:
+        self.is_over = True
+        end_call(self._call)
 
     async def _connect(self) -> None:
         """Wait until the call is connected: a write would wait for that even once the call is cancelled (grpc 1.85)."""

@@ -90,6 +90,16 @@ async def test_an_older_coordinator_gets_calls(tmp_path: Path) -> None:
         assert (coordinator.streams, coordinator.calls) == (0, 2)
 
 
+async def test_a_stream_without_uploads_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads_module, "STREAM_IDLE_S", 0.0)
+    async with an_uploader(tmp_path) as (coordinator, uploader):
+        for lease in (1, 2):
+            assert await uploader.upload(tuple(rollout(item) for item in work(grant(lease))))
+            assert uploader._stream is not None
+            await asyncio.wait_for(uploader._stream._ended, 10.0)
+        assert coordinator.streams == 2
+
+
 async def test_a_stream_that_is_not_answered_in_time_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
