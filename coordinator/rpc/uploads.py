@@ -113,8 +113,12 @@ class UploadCalls:
                 await unanswered.put(answers)
                 if wait_s > 0.0:
                     await asyncio.sleep(min(wait_s, UPLOAD_WAIT_MAX_S))
-        finally:
+        except asyncio.CancelledError:
+            raise  # nobody takes anything from the queue any more, which may be full
+        except BaseException:
             await unanswered.put(None)
+            raise
+        await unanswered.put(None)
 
     def _receive(self, peer_id: PeerId, upload: pb.RolloutUpload, routes: RouteShape | None, answers: _Answers) -> None:
         if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:

@@ -120,6 +120,7 @@ async def test_few_messages_wait_for_their_verdicts() -> None:
     assert len(core.waiting) <= UNANSWERED_MAX + 2  # besides those that are being answered, and being handed over
     stream.served.cancel()
     await asyncio.gather(stream.served, return_exceptions=True)
+    await until(lambda: len(asyncio.all_tasks()) == 1)  # nothing still waits for room among them
 
 
 async def test_a_message_with_too_many_rollouts_ends_the_stream_after_the_replies_before_it() -> None:
