@@ -112,19 +112,26 @@ def link_down(state: RelayState, event: LinkDown, now: float) -> None:
 
 def dial_failed(state: RelayState, event: DialFailed, now: float) -> None:
     """Note that a dial failed; encodings that waited for it ask the next holder."""
-    state.dial_state(event.peer_id).dialling = False
-    _back_off(state, event.peer_id, event.jitter, now)
+    dialling = state.dial_state(event.peer_id)
+    dialling.dialling = False
+    _back_off(state, event.peer_id, event.jitter, now, least_s=now - dialling.dialled_at_s)
     for encoding in state.in_flight():
         if encoding.awaited == event.peer_id:
             encoding.awaited = None
             sources.ask_next(state, encoding, now)
 
 
-def _back_off(state: RelayState, peer_id: PeerId, jitter: float, now: float) -> None:
-    """Wait between half of the ceiling and all of it; the ceiling doubles with each failure."""
+def _back_off(state: RelayState, peer_id: PeerId, jitter: float, now: float, least_s: float = 0.0) -> None:
+    """Wait between half of the ceiling and all of it; the ceiling doubles with each failure.
+
+    Args:
+        least_s: seconds that the ceiling has at least. A dial that took long failed for want of room on a line or of
+            processor time at either end, which the next one would take as well.
+    """
     settings = state.settings
     dialling = state.dial_state(peer_id)
-    ceiling_s = min(settings.redial_most_s, settings.redial_first_s * 2.0 ** min(dialling.failures, 16))
+    ceiling_s = max(least_s, settings.redial_first_s * 2.0 ** min(dialling.failures, 16))
+    ceiling_s = min(settings.redial_most_s, ceiling_s)
     dialling.failures += 1
     dialling.retry_at_s = now + ceiling_s * (0.5 + 0.5 * jitter)
 

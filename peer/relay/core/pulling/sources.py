@@ -92,7 +92,7 @@ def dial(state: RelayState, neighbour: Neighbour, now: float) -> bool:
         return True
     if dialling.retry_at_s > now or (neighbour in state.further and not _room_for_further(state)):
         return False
-    dialling.dialling = True
+    dialling.dialling, dialling.dialled_at_s = True, now
     state.do(Dial(neighbour))
     return True
 

@@ -257,6 +257,7 @@ class DialState:
     """Dials to one peer: whether one is in progress, and when the next may be made."""
 
     dialling: bool = False
+    dialled_at_s: float = 0.0
     failures: int = 0
     retry_at_s: float = 0.0
 

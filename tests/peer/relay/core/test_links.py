@@ -93,6 +93,15 @@ def test_a_link_that_lasted_is_dialled_again_soon() -> None:
     assert steps.wait(0.25) == [Dial(A)]
 
 
+def test_a_dial_that_took_long_is_not_repeated_at_once() -> None:
+    steps = Steps()
+    steps.tell(plan(A))
+    steps.now += 6.0  # of the handshake's ten seconds, on a full line
+    steps.tell(DialFailed(A.peer_id, "no answer", jitter=1.0))
+    assert steps.ticks(5.9) == []
+    assert steps.wait(0.2) == [Dial(A)]
+
+
 def test_jitter_spreads_the_redials_of_a_lost_peer() -> None:
     early, late = Steps(), Steps()
     for steps, jitter in ((early, 0.0), (late, 1.0)):
