@@ -6,6 +6,7 @@ Up to a few dozen members all relay to all (mesh.py); above that stripes are int
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -19,6 +20,7 @@ from rollcast.wire.ids import PeerId, PlanId
 
 __all__ = ["PlanShape", "RelayNode", "RelayPlanner"]
 
+HANDED_OVER_MAX = 512  # assignments in one turn, of some 20 us each; a plan that is solved in line has no more
 _MOVED_SHARE = 0.25  # a rate that changed by a smaller share keeps its value in plans
 _SLOWED_SHARE = 0.5  # share of the planned rate below which the plan is wrong enough to be changed soon
 _UPLINK_MIN = 1.0  # bytes a second; no plan divides by zero
@@ -38,6 +40,7 @@ class RelayPlanner:
         self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks without a measurement
         self._solution: RelaySolution | None = None  # that of the plan in force
         self._is_beside = False  # whether it was solved beside the loop
+        self._unsent: deque[PeerId] = deque()  # members whose changed assignments are still to be handed over
         self.plan: Plan | None = None
         self._after = after
         self.plan_id = PlanId(after)
@@ -120,22 +123,40 @@ class RelayPlanner:
         return RelayProblem(nodes, root, self._effective_uplinks(nodes), self._shape, before)
 
     def take(self, problem: RelayProblem, present: Container[PeerId]) -> list[SendPlan]:
-        """Put a problem's plan into force, and return the assignments of present members that changed, in order."""
+        """Put a problem's plan into force, and return assignments of present members that changed, in order.
+
+        ``hand_over`` returns those that are left: thousands of them would hold the loop.
+        """
         solution = problem.solve()
         self._solution, self.plan, self._uplinks = solution, solution.plan, problem.uplinks
         self._measured = {node.peer_id for node in problem.nodes if node.uplink_bytes_per_second is not None}
         parts = {peer_id: part for peer_id, part in solution.parts.items() if peer_id in present}
         changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._sent.get(peer_id), part)]
         self._previous = {peer_id: part for peer_id, part in self._previous.items() if peer_id in parts}
+        self._unsent = deque(changed)
         if not changed:
             return []
         self.plan_id = PlanId(self.plan_id + 1)
-        for peer_id in changed:
-            sent = self._sent.get(peer_id)
-            if sent is not None and _sources(sent) != _sources(parts[peer_id]):
+        return self.hand_over(present)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether assignments of the plan in force are left to hand over."""
+        return bool(self._unsent)
+
+    def hand_over(self, present: Container[PeerId]) -> list[SendPlan]:
+        """Return the next changed assignments of present members, HANDED_OVER_MAX at most."""
+        handed: list[SendPlan] = []
+        while self._unsent and self._solution is not None and len(handed) < HANDED_OVER_MAX:
+            peer_id = self._unsent.popleft()
+            part, sent = self._solution.parts.get(peer_id), self._sent.get(peer_id)
+            if part is None or peer_id not in present:
+                continue
+            if sent is not None and _sources(sent) != _sources(part):
                 self._previous[peer_id] = sent
-            self._sent[peer_id] = parts[peer_id]
-        return [SendPlan(peer_id, self.plan_id, parts[peer_id]) for peer_id in changed]
+            self._sent[peer_id] = part
+            handed.append(SendPlan(peer_id, self.plan_id, part))
+        return handed
 
     def _effective_uplinks(self, nodes: Sequence[RelayNode]) -> dict[PeerId, float]:
         """Return the uplinks to plan with: measurements as far as they are trusted, unchanged if they moved little."""

@@ -111,6 +111,8 @@ class Broadcasts:
 
     def tick(self, now: float) -> list[Action]:
         """Plan again if that is due; otherwise have a peer measure its uplink if that is needed."""
+        if self._state.relay.has_unsent and not self._state.ended:
+            return list(self._state.relay.hand_over(self._receivers()))
         if self._unread:
             return self._read_on(now)
         if self._state.reach.given_up.tick(now) or now >= self._due_at:
@@ -158,8 +160,10 @@ class Broadcasts:
         self.problem = None
         if event.afresh:
             problem.begin_afresh()
-        present = {member.peer_id for member in self._state.members if member.receives}
-        return list(self._state.relay.take(problem, present))
+        return list(self._state.relay.take(problem, self._receivers()))
+
+    def _receivers(self) -> set[PeerId]:
+        return {member.peer_id for member in self._state.members if member.receives}
 
     def _due_by(self, at: float) -> None:
         self._due_at = min(self._due_at, at)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.core.broadcast import planner
 from coordinator.core.broadcast.nodes import PlanShape
 from coordinator.core.broadcast.probing import ProbeSettings
 from coordinator.core.core import CoordinatorCore
@@ -144,6 +145,37 @@ def test_a_large_plan_is_asked_for_and_sent_when_it_is_solved() -> None:
     assert {plan.peer_id for plan in sent} == {"origin", "p0", "p1", "late"}
     assert fleet.core.relay_problem is None
     assert fleet.handle(RelaysPlanned(1)) == []
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_large_plan_is_handed_over_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that restarts sends thousands of assignments, which together would hold the loop for 0.2 s."""
+    monkeypatch.setattr(planner, "HANDED_OVER_MAX", 1)
+    fleet = Fleet(4)  # the plan was asked for when the third peer joined
+    turns = [only(fleet.handle(RelaysPlanned(1)), SendPlan)]
+    fleet.handle(PeerLeft(PeerId("p1"), "gone"))  # before its turn
+    while fleet.core.state.relay.has_unsent:
+        turns.append(only(fleet.handle(Tick()), SendPlan))
+    assert [[plan.peer_id for plan in turn] for turn in turns] == [["origin"], ["p0"], ["p2"]]
+    assert {plan.plan_id for turn in turns for plan in turn} == {turns[0][0].plan_id}
+
+
+@pytest.mark.usefixtures("small_plans_are_large")
+def test_a_newer_plan_replaces_what_was_not_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "HANDED_OVER_MAX", 2)
+    fleet = Fleet(4)
+    first = only(fleet.handle(RelaysPlanned(1)), SendPlan)
+    fleet.handle(joined("late"))
+    relay = fleet.core.state.relay
+    while not fleet.core.relay_problem:
+        fleet.handle(Tick())
+    sent = list(first)
+    sent += only(fleet.handle(RelaysPlanned(2)), SendPlan)
+    while relay.has_unsent:
+        sent += only(fleet.handle(Tick()), SendPlan)
+    newest = {plan.peer_id: plan.part for plan in sent}
+    assert set(newest) == {"origin", "p0", "p1", "p2", "p3", "late"}
+    assert all(relay.assignment_of(peer_id) == part for peer_id, part in newest.items())
 
 
 @pytest.mark.usefixtures("small_plans_are_large")
