@@ -80,7 +80,7 @@ def plan_trees(
         parents = _Tree(members, capacities[stripe]).grow(old)
         planned.append(Stripe(StripeId(stripe + 1), parents, 1 / stripes))
     rate = groups.bytes_per_second
-    pullers = slower_than(rate, nodes) - groups.stripe_of.keys()
+    pullers = slower_than(rate, nodes).difference(groups.stripe_of)
     return Plan(root.peer_id, "trees", tuple(planned), rate, planned[0].parents, pullers), groups
 
 
