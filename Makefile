@@ -23,7 +23,7 @@ ROLLCAST_VERIFIERS_PYTHON ?= .venv-verifiers/bin/python
 VERIFIERS_RELEASE = 0.4.0
 
 .PHONY: demo test test-shifted unit lint test-vllm test-verifiers test-postgres test-kubernetes \
-  interop proto configuration-page docs screenshots release clean
+  interop proto compiled configuration-page docs screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml $(DEMO_OPTIONS)
@@ -77,6 +77,11 @@ test-kubernetes: .venv/.installed-dev $(if $(ROLLCAST_KUBERNETES_BIN),,.cache/ku
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
+
+# The simulator's cores as machine code, in build/compiled, for `rollcast simulate --compiled`; needs gcc, takes minutes.
+compiled: .venv/.installed-dev
+	$(PIP_INSTALL) setuptools
+	.venv/bin/python -m rollcast.sim.compiled build
 
 # The page that lists every key of every process.
 configuration-page: .venv/.installed-dev

@@ -27,6 +27,7 @@ from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event
 from coordinator.core.events.restored import Restored
 from rollcast.runtime.errors import ConfigError
+from rollcast.sim import compiled
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.peer import PeerNode
@@ -73,6 +74,7 @@ class ScalePoint:
         peer_hours_per_kilo_rollout: hours that peers ran per 1,000 accepted rollouts.
         usd_per_kilo_rollout: their price.
         realtime_factor: virtual seconds per CPU second of the simulation, the judge included.
+        compiled: whether the cores were compiled: then the core's times are not those of a coordinator.
     """
 
     peers: int
@@ -99,6 +101,7 @@ class ScalePoint:
     usd_per_kilo_rollout: float
     realtime_factor: float
     violations: int
+    compiled: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the point as ``--json`` prints it."""
@@ -269,6 +272,7 @@ def _simulate(
         usd_per_kilo_rollout=peer_hours * usd_per_peer_hour,
         realtime_factor=seconds / found.cpu_s,
         violations=len(fleet.ground.oracle.violations),
+        compiled=compiled.in_use(),
     )
 
 
@@ -319,7 +323,15 @@ class _Count:
 
 
 def command(
-    peers: int, churn: float, *, minutes: float, warm_up_minutes: float, seed: int, spot: Path | None, usd: float
+    peers: int,
+    churn: float,
+    *,
+    minutes: float,
+    warm_up_minutes: float,
+    seed: int,
+    spot: Path | None,
+    usd: float,
+    with_compiled: bool = False,
 ) -> list[str]:
     """Return the arguments of the interpreter that simulates one point in a process of its own and prints it."""
     options = {
@@ -330,7 +342,8 @@ def command(
         "seed": seed,
         "usd_per_peer_hour": usd,
     }
-    return ["-P", "-m", __name__, json.dumps(options), *([] if spot is None else [str(spot)])]
+    module = ["rollcast.sim.compiled", "run", __name__] if with_compiled else [__name__]
+    return ["-P", "-m", *module, json.dumps(options), *([] if spot is None else [str(spot)])]
 
 
 def main(options: str, spot: str = "") -> None:

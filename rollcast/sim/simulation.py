@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from coordinator.core.events.events import RunEnded
+from rollcast.sim import compiled
 from rollcast.sim.faults import Faults
 from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.judge.verdicts import Violation
@@ -48,6 +49,7 @@ class Outcome:
     t_bcast_s: float  # from a version's announcement to the last peer's copy: the median; below the 95th percentile
     t_bcast_p95_s: float
     violations: tuple[Violation, ...]
+    compiled: bool  # by rollcast/sim/compiled.py
 
     @property
     def realtime_factor(self) -> float:
@@ -65,6 +67,7 @@ class Outcome:
             "cpu_s": values.pop("cpu_s"),
             "realtime_factor": self.realtime_factor,
             "events_per_cpu_s": self.core_events / self.cpu_s,
+            "compiled": values.pop("compiled"),
         }
         return values
 
@@ -152,6 +155,7 @@ def _simulate(
         t_bcast_s=bcast.percentile(50) or 0.0 if bcast else 0.0,
         t_bcast_p95_s=bcast.percentile(95) or 0.0 if bcast else 0.0,
         violations=tuple(fleet.violations),
+        compiled=compiled.in_use(),
     )
 
 

@@ -84,3 +84,10 @@ def test_a_point_is_simulated_in_a_process_of_its_own(tmp_path: Path) -> None:
     )
     assert as_simulated(ScalePoint(**document)) == as_simulated(here)
     assert json.loads(json.dumps(here.to_json())) == here.to_json()
+
+
+def test_a_point_may_be_simulated_with_compiled_cores() -> None:
+    how = {"minutes": 12.0, "warm_up_minutes": 6.0, "seed": 1, "spot": None, "usd": 1.0}
+    interpreted, compiled = (command(8, 4.0, **how, with_compiled=one) for one in (False, True))
+    assert interpreted[:3] == ["-P", "-m", "rollcast.sim.scale"]
+    assert compiled == ["-P", "-m", "rollcast.sim.compiled", "run", *interpreted[2:]]

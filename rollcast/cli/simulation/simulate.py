@@ -13,6 +13,7 @@ from rich.console import Console
 
 from rollcast.cli.options import Json
 from rollcast.runtime.errors import ConfigError
+from rollcast.sim.compiled import use as use_compiled
 
 if TYPE_CHECKING:
     from rollcast.sim.settings import FleetSettings
@@ -41,6 +42,7 @@ def simulate_fleet(
     standard_mix: Annotated[bool, Parameter(name="--standard", negative=())] = False,
     standby: Annotated[bool, Parameter(negative=())] = False,
     cells: int = 0,
+    compiled: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
     """Simulate a run: the real cores of every role on virtual time, with every invariant checked after every event.
@@ -65,11 +67,15 @@ def simulate_fleet(
     cells
         Divide the workers among so many cells, each with a coordinator and an uplink of its own; with --standard, add
         cells of two workers each.
+    compiled
+        Use the cores that `make compiled` compiled in this checkout; the outcome is the same.
     json_output
         Print one JSON object.
     """
     console = Console(stderr=True)
     with console.status("loading the simulator"):
+        if compiled:
+            use_compiled()
         from rollcast.sim.scenario import GAP_S
         from rollcast.sim.simulation import simulate
 
@@ -140,6 +146,7 @@ def _show(outcome: Outcome) -> None:
         "checked": f"{outcome.checks} checks, {len(outcome.violations)} violations",
         "speed": f"{outcome.realtime_factor:.0f} x real time, {outcome.core_events / outcome.cpu_s:.0f} events of the "
         "coordinator's core per CPU second",
+        "cores": "compiled" if outcome.compiled else "interpreted",
         "digest": outcome.digest,
     }
     for name, text in rows.items():

@@ -6,15 +6,16 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
 from rollcast.cli.options import Json
 from rollcast.runtime import charts
 from rollcast.runtime.errors import ConfigError
+from rollcast.sim.compiled import check as check_compiled
 
 if TYPE_CHECKING:
     from rollcast.sim.scale import ScalePoint
@@ -39,6 +40,7 @@ def scale(
     processes: int | None = None,
     results: Path | None = None,
     plot: Path | None = None,
+    compiled: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
     """Simulate fleets of several sizes and rates of churn, and show where the learner or the coordinator falls behind.
@@ -69,6 +71,9 @@ def scale(
         Append each result to this file, and take from it what an earlier study has found already.
     plot
         Write a plot to this file, PNG or SVG.
+    compiled
+        Use the cores that `make compiled` compiled in this checkout; the core's times are then shorter than a
+        coordinator's, and everything else is the same.
     json_output
         Print one JSON object.
     """
@@ -79,6 +84,8 @@ def scale(
         raise ConfigError("--usd-per-hour must not be below 0, nor --processes below 1", fix="give another number")
     if plot is not None:
         charts.check_path(plot)
+    if compiled:
+        check_compiled()
     from rollcast.sim.parallel import cores, documents
     from rollcast.sim.scale import ScalePoint, command, read_spot  # the simulator imports every role
 
@@ -86,9 +93,9 @@ def scale(
     known = {} if results is None else _read(results)
     fixed: dict[str, Any] = {"minutes": minutes, "warm_up_minutes": warm_up_minutes, "seed": seed}
     cells = [(int(size), rate) for size in sizes for rate in rates]
-    keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values()]) for cell in cells}
+    keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values(), *compiled * ["compiled"]]) for cell in cells}
     missing = [cell for cell in cells if keys[cell] not in known]
-    commands = [command(*cell, **fixed, spot=spot, usd=usd_per_hour) for cell in missing]
+    commands = [command(*cell, **fixed, spot=spot, usd=usd_per_hour, with_compiled=compiled) for cell in missing]
     sys.stderr.write(f"simulating {len(missing)} fleets, in {processes or cores()} processes\n")
     for cell, found in zip(missing, documents(commands, processes or cores()), strict=True):
         sys.stderr.write(f"simulated {cell[0]} peers at churn {cell[1]:g}\n")

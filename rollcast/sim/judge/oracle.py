@@ -41,7 +41,7 @@ class Oracle:
         self._last_again_s = 0.0  # when the learner last completed a step that it had completed before
         self.ages: dict[int, int] = {}
         self._leading_epoch = 0  # of the coordinator that took the leadership last
-        self._signed: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
+        self._announced: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
         self._strayed: int | None = None  # the version whose state a resumed learner failed to reproduce
 
     @property
@@ -230,7 +230,7 @@ class Oracle:
 
     def stepped(self, step: int, epoch: int, state_hash: bytes, now: float) -> None:
         """Record that the learner has completed ``step`` steps and is in the state with this hash."""
-        signed = self._signed.get((epoch, step))
+        signed = self._announced.get((epoch, step))
         if signed is not None and signed != state_hash:
             self._strayed = step
         if step > self.steps:
@@ -241,8 +241,8 @@ class Oracle:
     def announcing(self, verified: VerifiedVersion, origin_holds: bool, now: float) -> None:
         """Check I12: a version is announced only once it would survive a power loss at the origin."""
         version = verified.version
-        self._signed[(verified.record.epoch, version)] = verified.record.state_hash
-        self._signed.pop((verified.record.epoch, version - 256), None)
+        self._announced[(verified.record.epoch, version)] = verified.record.state_hash
+        self._announced.pop((verified.record.epoch, version - 256), None)
         self._verdicts.checks += 1
         self._trace.add(now, "announcing", version)
         if not origin_holds:

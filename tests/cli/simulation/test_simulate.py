@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from rollcast.sim.mutants.planting import planted
 def test_it_prints_an_outcome_and_a_digest(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate_fleet(peers=20, hours=0.1, seed=3) == 0
     first = capsys.readouterr().out
-    for word in ("learner steps", "rollouts", "T_bcast", "0 violations", "digest"):
+    for word in ("learner steps", "rollouts", "T_bcast", "0 violations", "interpreted", "digest"):
         assert word in first
     assert simulate_fleet(peers=20, hours=0.1, seed=3, json_output=True) == 0
     document = json.loads(capsys.readouterr().out)
@@ -54,6 +55,12 @@ def test_invalid_options_are_refused() -> None:
             simulate_fleet(peers=4, cells=cells)
     with pytest.raises(ConfigError, match="earthquake"):
         simulate_fleet(peers=4, hours=0.01, faults="earthquake")
+
+
+def test_compiled_cores_that_are_missing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollcast.sim.compiled.FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match="the cores are not compiled"):
+        simulate_fleet(peers=4, hours=0.01, compiled=True)
 
 
 def test_help_names_every_kind_of_fault() -> None:

@@ -67,3 +67,9 @@ def test_what_cannot_be_simulated_is_refused(options: list[str], reason: str) ->
     with pytest.raises(ConfigError) as found:
         app(["scale", *options], result_action="return_value", exit_on_error=False)
     assert reason in str(found.value) + found.value.cause
+
+
+def test_compiled_cores_that_are_missing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollcast.sim.compiled.FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match="the cores are not compiled"):
+        app([*SMALL, "--compiled"], result_action="return_value", exit_on_error=False)

@@ -1,0 +1,167 @@
+"""Compile the cores and the simulator with mypyc, and import them so: an option for simulations of many peers or hours.
+
+`make compiled` needs gcc and Python's headers, takes minutes, and writes to build/compiled, so that no compiled module
+lies beside a source. Nothing imports the result unless `use` is called before the modules are imported. It refuses when
+a source has changed since: an edit is never ignored silently. Live processes run the sources.
+
+    python -m rollcast.sim.compiled build
+    python -m rollcast.sim.compiled run MODULE ARGUMENT...    # MODULE.main(ARGUMENT...) with what was compiled
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from rollcast.runtime.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "compiled"
+
+FOLDERS = (
+    "coordinator/core",
+    "coordinator/core/broadcast",
+    "coordinator/core/decisions",
+    "coordinator/core/events",
+    "coordinator/core/leases",
+    "coordinator/core/members",
+    "coordinator/core/reach",
+    "coordinator/core/staleness",
+    "rollcast/sim",
+    "rollcast/sim/judge",
+    "rollcast/sim/kernel",
+    "rollcast/sim/nodes",
+    "rollcast/sim/store",
+)
+"""Folders with at least 0.5 % of a large fleet's simulation."""
+MODULES = (
+    *(f"peer/worker/{name}.py" for name in ("core", "events", "lease_book", "pacing", "pause_reasons")),
+    *(f"peer/worker/{name}.py" for name in ("running_batch", "spool", "status", "version_swap")),
+    *(f"rollcast/wire/{name}.py" for name in ("address_scope", "rollouts", "token_ids")),
+    "capacity/model/pacing_rules.py",
+    "learner/training/trained_ids.py",
+)
+"""Modules besides those of FOLDERS, each at least 0.1 % of it."""
+_INTERPRETED = ("compiled.py", "parallel.py", "validation.py")
+_GROUP = "rollcast_cores"  # all modules share one library, in which they call each other as C functions
+_LIBRARY = f"{_GROUP}__mypyc"
+_MANIFEST = "manifest.json"
+
+
+def sources() -> list[str]:
+    """Return the paths of the modules that are compiled, relative to ROOT; a package's `__init__` only describes it."""
+    found = (path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+    wanted = (path for path in found if not path.name.startswith("__") and path.name not in _INTERPRETED)
+    return sorted([*(path.relative_to(ROOT).as_posix() for path in wanted), *MODULES])
+
+
+def module_name(source: str) -> str:
+    """Return the name under which a source is imported."""
+    return source.removesuffix(".py").replace("/", ".")
+
+
+def hashes() -> dict[str, str]:
+    """Return the SHA-256 of each source that is compiled."""
+    return {source: sha256((ROOT / source).read_bytes()).hexdigest() for source in sources()}
+
+
+def build() -> None:
+    """Compile the sources into FOLDER, and write there of which sources and for which Python they are."""
+    from mypyc.build import mypycify
+    from setuptools import setup
+
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    os.chdir(ROOT)
+    compiled_from = hashes()
+    extensions = mypycify(
+        list(compiled_from),
+        opt_level="1",
+        debug_level="0",
+        multi_file=True,
+        group_name=_GROUP,
+        target_dir=str(FOLDER / "c"),
+    )
+    folders = ["--build-lib", str(FOLDER / "lib"), "--build-temp", str(FOLDER / "objects")]
+    setup(name=_GROUP, packages=[], ext_modules=extensions, script_args=["--quiet", "build_ext", *folders])
+    manifest = {"suffix": EXTENSION_SUFFIXES[0], "sources": compiled_from}
+    (FOLDER / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def use() -> None:
+    """Import what was compiled in place of its sources from now on.
+
+    Raises:
+        ConfigError: nothing was compiled, or for another Python, or from other sources than these.
+        RuntimeError: one of the modules has been imported already.
+    """
+    if in_use():
+        return
+    check()
+    early = [source for source in sources() if module_name(source) in sys.modules]
+    if early:
+        raise RuntimeError(f"{len(early)} modules were imported as sources already, such as {early[0]}")
+    sys.meta_path.insert(0, _Finder())
+
+
+def in_use() -> bool:
+    """Whether the cores of this process are compiled."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+def check() -> None:
+    """Raise ConfigError unless what was compiled is of these sources and for this Python."""
+    fix = "run `make compiled` in the checkout, or do without --compiled"
+    try:
+        manifest = json.loads((FOLDER / _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError("the cores are not compiled", cause=f"{FOLDER} holds none", fix=fix) from None
+    if manifest["suffix"] != EXTENSION_SUFFIXES[0]:
+        cause = f"they have the suffix {manifest['suffix']}, and this Python reads {EXTENSION_SUFFIXES[0]}"
+        raise ConfigError("the cores were compiled for another Python", cause=cause, fix=fix)
+    now, then = hashes(), manifest["sources"]
+    other = sorted(source for source in now.keys() | then.keys() if now.get(source) != then.get(source))
+    if other:
+        cause = f"{other[0]} has changed since" + (f", and {len(other) - 1} more" if other[1:] else "")
+        raise ConfigError("the cores were compiled from other sources", cause=cause, fix=fix)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the compiled modules, before Python finds their sources."""
+
+    def __init__(self) -> None:
+        names = [_LIBRARY, *map(module_name, sources())]
+        self._files = {name: FOLDER / "lib" / (name.replace(".", "/") + EXTENSION_SUFFIXES[0]) for name in names}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        """Return where a compiled module is; None if it is none."""
+        file = self._files.get(fullname)
+        if file is None:
+            return None
+        return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, str(file)))
+
+
+def main(act: str, *arguments: str) -> None:
+    """Build, or run another module's ``main`` with what was compiled."""
+    if act == "build":
+        build()
+        return
+    from rollcast.sim import compiled  # this module may run as __main__
+
+    compiled.use()
+    import_module(arguments[0]).main(*arguments[1:])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
