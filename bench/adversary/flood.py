@@ -172,7 +172,8 @@ async def _honest(member: Enrolment, http_url: str, window: Window, ends_s: floa
     async with kept_session(member, _hello()) as stub, aiohttp.ClientSession() as client:
         while time.monotonic() < ends_s:
             async with _timed(window):
-                await stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=_ANSWER_S)
+                async for _ in stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=_ANSWER_S):
+                    pass
             async with _timed(window), client.get(f"{http_url}/health") as response:
                 await response.read()
             await asyncio.sleep(_EVERY_S)

@@ -66,7 +66,8 @@ async def _uploading(enrolment: Enrolment) -> None:
     async def call() -> None:
         while True:
             with contextlib.suppress(Exception):
-                await stub.UploadRollouts(messages(), timeout=60.0)
+                async for _ in stub.UploadRollouts(messages(), timeout=60.0):
+                    pass
             await asyncio.sleep(_AGAIN_S)
 
     try:

@@ -31,7 +31,7 @@ from rollcast.wire.protocol import range_to_pb
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 SESSION = "/rollcast.v1.Coordinator/Session"
-UPLOADS = "/rollcast.v1.Coordinator/UploadStream"
+UPLOADS = "/rollcast.v1.Coordinator/UploadRollouts"
 UPLOAD_DEADLINE_S = 30.0
 WELCOME_DEADLINE_S = 30.0
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.2, 5.0  # waits before a retry of an upload or a session, as in a peer

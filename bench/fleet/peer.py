@@ -220,13 +220,12 @@ class SyntheticPeer:
             stub = self._stub
             if stub is not None:
                 try:
-                    reply = await stub.UploadRollouts(
-                        iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=CALL_DEADLINE_S
-                    )
+                    call = stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=CALL_DEADLINE_S)
+                    verdicts = [one async for reply in call for one in reply.verdicts]
                 except grpc.aio.AioRpcError:
                     pass  # only the answer may be lost, so the same rollout is sent again
                 else:
-                    (verdict,) = reply.verdicts
+                    (verdict,) = verdicts
                     if verdict.reason != "busy":
                         self.accepted += verdict.accepted
                         self._history.verdict(rollout, accepted=verdict.accepted, reason=verdict.reason)

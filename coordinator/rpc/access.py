@@ -28,7 +28,6 @@ LEARNER: frozenset[Role] = frozenset({"learner"})
 ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "Session": MEMBERS,
     "UploadRollouts": frozenset({"peer"}),
-    "UploadStream": frozenset({"peer"}),
     "TokenizerFile": frozenset({"peer"}),
     "OpenLearner": LEARNER,
     "Examples": LEARNER,
@@ -43,7 +42,7 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "Cell": LEARNER,
 }
 #: The methods that gateways serve as well.
-PEER_METHODS = frozenset({"Session", "UploadRollouts", "UploadStream", "TokenizerFile"})
+PEER_METHODS = frozenset({"Session", "UploadRollouts", "TokenizerFile"})
 #: Limits in bytes where less than the gRPC limit is enough.
 REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
 MESSAGE_DEADLINE_S = 120.0  # for the message of a call that has only one; the longest have 16 MiB

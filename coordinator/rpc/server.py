@@ -36,11 +36,8 @@ class PeerServicer(pb_grpc.CoordinatorServicer):
     async def Session(self, messages: Messages, context: Any) -> None:
         await self._peers.Session(messages, context)
 
-    async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
-        return await self._peers.uploads.UploadRollouts(uploads, context)
-
-    async def UploadStream(self, uploads: Messages, context: Any) -> None:
-        await self._peers.uploads.UploadStream(uploads, context)
+    async def UploadRollouts(self, uploads: Messages, context: Any) -> None:
+        await self._peers.uploads.UploadRollouts(uploads, context)
 
     async def TokenizerFile(self, request: pb.TokenizerRequest, context: Any) -> None:
         await self._tokenizer.TokenizerFile(request, context)
@@ -52,7 +49,6 @@ class Servicer:
     def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls, cell: CellCalls) -> None:
         self.Session = peers.Session
         self.UploadRollouts = peers.uploads.UploadRollouts
-        self.UploadStream = peers.uploads.UploadStream
         self.TokenizerFile = tokenizer.TokenizerFile
         self.OpenLearner = learner.OpenLearner
         self.Examples = learner.Examples

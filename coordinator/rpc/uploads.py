@@ -1,4 +1,4 @@
-"""Serve the uploads of rollouts: calls that are answered at their end, and streams that last as long as a session."""
+"""Serve the uploads of rollouts: streams that last as long as a session, each message answered in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
 
-UPLOAD_MESSAGE_DEADLINE_S = 120.0  # between two messages of one upload; the longest have some 13 MiB
 UPLOAD_WAIT_MAX_S = 60.0  # before the next message of an upload that comes too fast is read; a part of that time
 REFUSAL_S = 1.0  # before an upload that comes too fast is refused
 VERDICT_DEADLINE_S = 30.0
@@ -32,25 +31,17 @@ UNANSWERED_MAX = 4  # messages of one stream that wait for their verdicts; no fu
 
 
 class UploadCalls:
-    """Handles the methods UploadRollouts and UploadStream."""
+    """Handles the method UploadRollouts."""
 
     def __init__(self, core: CoreLink, rates: UploadRates) -> None:
         self._core = core
         self._limits = UploadLimits(rates)
 
-    async def UploadRollouts(self, uploads: Messages, context: Any) -> pb.UploadReply:
-        """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
-        peer_id, keys = await self._caller(context)
-        await self._begin(peer_id, keys)
-        try:
-            return await self._receive_call(peer_id, keys, uploads)
-        finally:
-            self._limits.end(peer_id)
-
-    async def UploadStream(self, uploads: Messages, context: Any) -> None:
+    async def UploadRollouts(self, uploads: Messages, context: Any) -> None:
         """Answer each message of a stream once all of its rollouts have verdicts, in order, until the peer ends it.
 
-        A call of its own costs about as much as everything else that an upload needs; a message of a stream does not.
+        A rollout has its verdict once it is durable or refused. A call for each upload would cost about as much as
+        everything else that an upload needs; a message of a stream does not.
         """
         peer_id, keys = await self._caller(context)
         await self._begin(peer_id, keys)
@@ -83,20 +74,6 @@ class UploadCalls:
                 self._limits.end(peer_id)
                 raise
 
-    async def _receive_call(self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages) -> pb.UploadReply:
-        routes = await self._core.route_shape()
-        answers = _Answers()
-        async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload") as limit:
-            while (upload := await anext(uploads, None)) is not None:
-                wait_s = self._limits.read(peer_id, keys, uploads.newest_bytes, time.monotonic())
-                self._receive(peer_id, upload, routes, answers)
-                upload = None  # not kept while the call waits
-                if wait_s > 0.0:
-                    await asyncio.sleep(min(wait_s, UPLOAD_WAIT_MAX_S))  # what is not read is not sent
-                limit.restart()
-        async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
-            return await answers.reply()
-
     async def _read_stream(
         self, peer_id: PeerId, keys: tuple[str, str], uploads: Messages, unanswered: asyncio.Queue[_Answers | None]
     ) -> None:
@@ -121,8 +98,8 @@ class UploadCalls:
         await unanswered.put(None)
 
     def _receive(self, peer_id: PeerId, upload: pb.RolloutUpload, routes: RouteShape | None, answers: _Answers) -> None:
-        if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
-            raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
+        if len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
+            raise MalformedMessage(f"a message has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
         for rollout in upload.rollouts:
             self._receive_rollout(peer_id, rollout, routes, answers.next())
 
@@ -142,15 +119,12 @@ class UploadCalls:
 
 
 class _Answers:
-    """The answers to the rollouts of one call, or of one message of a stream, in the order of the rollouts."""
+    """The answers to the rollouts of one message, in the order of the rollouts."""
 
     def __init__(self) -> None:
         self._answers: list[AnswerUpload | None] = []
         self._missing = 0
         self._complete: asyncio.Future[None] | None = None
-
-    def __len__(self) -> int:
-        return len(self._answers)
 
     def next(self) -> Answered:
         """Return what receives the answer to the next rollout."""

@@ -32,7 +32,6 @@ class Uploader:
         self._stub = stub
         self._stream: UploadStream | None = None
         self._streams_with: rollcast_pb2_grpc.CoordinatorStub | None = None  # what ``_stream`` was opened with
-        self._without_streams: rollcast_pb2_grpc.CoordinatorStub | None = None  # whose coordinator knows no streams
 
     async def upload(self, rollouts: Iterable[Rollout]) -> tuple[Verdict, ...]:
         """Send rollouts and wait for their verdicts.
@@ -46,8 +45,10 @@ class Uploader:
             raise Unreachable("no session with the coordinator")
         messages = list(in_messages(rollouts))
         timeout_s = UPLOAD_TIMEOUT_S + sum(message.ByteSize() for message in messages) / BYTES_PER_SECOND_MIN
+        if stub is not self._streams_with or self._stream is None or self._stream.is_over:
+            self._stream, self._streams_with = UploadStream(cast(Any, stub).UploadRollouts()), stub
         try:
-            replies = await self._replies(stub, messages, timeout_s)
+            replies = await self._stream.exchange(messages, timeout_s)
         except grpc.aio.AioRpcError as error:
             raise translate(error, DOING) from None
         return tuple(
@@ -56,24 +57,9 @@ class Uploader:
             for item in reply.verdicts
         )
 
-    async def _replies(
-        self, stub: rollcast_pb2_grpc.CoordinatorStub, messages: Sequence[pb.RolloutUpload], timeout_s: float
-    ) -> list[pb.UploadReply]:
-        if stub is not self._without_streams:
-            if stub is not self._streams_with or self._stream is None or self._stream.is_over:
-                self._stream, self._streams_with = UploadStream(cast(Any, stub).UploadStream()), stub
-            try:
-                return await self._stream.exchange(messages, timeout_s)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                    raise
-                self._without_streams = stub  # an older coordinator
-        with connection_lost(DOING):  # the session closes its channel when it ends
-            return [await cast(Any, stub).UploadRollouts(iter(messages), timeout=timeout_s)]
-
 
 class UploadStream:
-    """One call of the method UploadStream, whose replies belong to its messages in order.
+    """One call of the method UploadRollouts, whose replies belong to its messages in order.
 
     It ends once no upload has begun for STREAM_IDLE_S. After an error, a timeout or a cancellation it is over too,
     because the replies that are still to come could not be told apart.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-PROTOCOL_RANGE = (2, 2)
+PROTOCOL_RANGE = (3, 3)
 """Oldest and newest protocol version that this software speaks."""
 
 

@@ -57,7 +57,7 @@ async def _upload(peer: Member, rollouts: list[pb.Rollout]) -> None:
 
     async with asyncio.timeout(WAIT_S):
         while rollouts:
-            verdicts = (await peer.stub.UploadRollouts(uploads())).verdicts
+            verdicts = [one async for reply in peer.stub.UploadRollouts(uploads()) for one in reply.verdicts]
             refused = [one.reason for one in verdicts if not one.accepted]
             assert set(refused) <= {"busy"}, refused
             rollouts = [item for item, verdict in zip(rollouts, verdicts, strict=True) if not verdict.accepted]

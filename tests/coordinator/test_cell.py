@@ -78,8 +78,8 @@ async def test_a_lease_goes_through_a_cell_and_its_rollout_comes_back(tmp_path: 
         assert {slot.seed for one in leases for slot in one.slots} <= {1000, 1003}
         made = rollout(leases[0], leases[0].slots[0], member.enrolment.peer_id, [5, 1])
         made.segments[0].sampler = "jax-cpu"
-        reply = await member.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[made])]))
-        assert reply.verdicts[0].accepted
+        replies = [one async for one in member.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[made])]))]
+        assert [verdict.accepted for reply in replies for verdict in reply.verdicts] == [True]
 
         wants = pb.CellReport(rollouts_max=8, wait_s=5.0)
         (delivered,) = (await stub.Cell(wants)).rollouts
@@ -107,7 +107,8 @@ async def test_stored_rollouts_and_slots_survive_a_restart_of_the_cell(tmp_path:
         await stub.Cell(pb.CellReport(leases=[lease_of_head(0)]))
         (lease,) = (await member.next("leases")).leases
         made = rollout(lease, lease.slots[0], member.enrolment.peer_id, [5, 1])
-        await member.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[made])]))
+        async for _ in member.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[made])])):
+            pass
     async with AsyncExitStack() as stack:
         cell = await stack.enter_async_context(running(tmp_path, section, learner=learner))
         stub = await uplink_stub(cell, stack, uplink)

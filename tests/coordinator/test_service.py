@@ -52,7 +52,7 @@ async def upload(peer: Member, rollouts: list[pb.Rollout]) -> list[tuple[bool, s
     for one in rollouts:
         await call.write(pb.RolloutUpload(rollouts=[one]))
     await call.done_writing()
-    return [(verdict.accepted, verdict.reason) for verdict in (await call).verdicts]
+    return [(verdict.accepted, verdict.reason) async for reply in call for verdict in reply.verdicts]
 
 
 def answers(peer: Member, info: pb.RunInfo, leases: list[pb.Lease]) -> list[pb.Rollout]:

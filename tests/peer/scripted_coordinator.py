@@ -100,8 +100,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.hang_ups = 0  # sessions to end before any message
         self.uploaded: list[Rollout] = []
         self.judge: Callable[[Rollout], str] = lambda _: ""
-        self.knows_streams = True  # False: as a release without streams of uploads
-        self.streams = self.calls = 0  # streams of uploads, and calls of UploadRollouts, so far
+        self.streams = 0  # of uploads, so far
         self.answers = asyncio.Event()  # while it is clear, uploads wait for their verdicts
         self.answers.set()
         self._server: grpc.aio.Server | None = None
@@ -140,16 +139,9 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         if session.status is not grpc.StatusCode.OK:
             await context.abort(session.status, "as the test says")
 
-    async def UploadRollouts(self, request_iterator: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
-        self.calls += 1
-        verdicts = [verdict async for message in request_iterator for verdict in self._verdicts(message)]
-        return pb.UploadReply(verdicts=verdicts)
-
-    async def UploadStream(
+    async def UploadRollouts(
         self, request_iterator: AsyncIterator[pb.RolloutUpload], context: Any
     ) -> AsyncIterator[pb.UploadReply]:
-        if not self.knows_streams:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "as an older release")
         self.streams += 1
         async for message in request_iterator:
             await self.answers.wait()

@@ -39,13 +39,8 @@ class CoordinatorStub:
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.PeerMessage.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CoordinatorMessage.FromString,
                 _registered_method=True)
-        self.UploadRollouts = channel.stream_unary(
+        self.UploadRollouts = channel.stream_stream(
                 '/rollcast.v1.Coordinator/UploadRollouts',
-                request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
-                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
-                _registered_method=True)
-        self.UploadStream = channel.stream_stream(
-                '/rollcast.v1.Coordinator/UploadStream',
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
                 _registered_method=True)
@@ -121,13 +116,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadRollouts(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UploadStream(self, request_iterator, context):
-        """The same as UploadRollouts for as long as a session lasts: each message is answered by a reply of its own, in order.
+        """One call serves many uploads: each message is answered by a reply of its own, in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,13 +204,8 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.PeerMessage.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CoordinatorMessage.SerializeToString,
             ),
-            'UploadRollouts': grpc.stream_unary_rpc_method_handler(
+            'UploadRollouts': grpc.stream_stream_rpc_method_handler(
                     servicer.UploadRollouts,
-                    request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.FromString,
-                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.SerializeToString,
-            ),
-            'UploadStream': grpc.stream_stream_rpc_method_handler(
-                    servicer.UploadStream,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.SerializeToString,
             ),
@@ -334,37 +318,10 @@ class Coordinator:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
-            request_iterator,
-            target,
-            '/rollcast.v1.Coordinator/UploadRollouts',
-            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
-            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UploadStream(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/rollcast.v1.Coordinator/UploadStream',
+            '/rollcast.v1.Coordinator/UploadRollouts',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.RolloutUpload.SerializeToString,
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.UploadReply.FromString,
             options,

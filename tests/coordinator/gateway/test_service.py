@@ -125,12 +125,9 @@ async def _work_is_leased_and_uploaded(core: Running, gateway: Gateway) -> None:
         tokens = answer(Tokenizer.from_json(info.tokenizer_json), lease, right=True)
         sent = rollout(lease, lease.slots[0], enrolment.peer_id, tokens)
         uploads = [sent, sent, pb.Rollout(lease_id=sent.lease_id + 99), pb.Rollout()]
-        reply = await peer.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=uploads)]))
-        verdicts = [(one.accepted, one.reason) for one in reply.verdicts]
-        assert verdicts[:2] == [(True, ""), (True, "")]
-        assert verdicts[2:] == [(False, "malformed")] * 2
-        stream = peer.stub.UploadStream(iter([pb.RolloutUpload(rollouts=[one]) for one in (sent, pb.Rollout())]))
-        assert [[one.accepted for one in reply.verdicts] async for reply in stream] == [[True], [False]]
+        stream = peer.stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=uploads), pb.RolloutUpload(rollouts=[sent])]))
+        replies = [[(one.accepted, one.reason) for one in reply.verdicts] async for reply in stream]
+        assert replies == [[(True, "")] * 2 + [(False, "malformed")] * 2, [(True, "")]]
         await peer.say(goodbye=pb.Goodbye(reason="it drains"))
         await peer.ended()
 
@@ -164,7 +161,8 @@ async def _calls_of_others_are_refused(core: Running, gateway: Gateway, enrolmen
         assert unknown.value.code() == grpc.StatusCode.UNIMPLEMENTED
     async with Member(enrolment) as peer:
         with pytest.raises(grpc.aio.AioRpcError) as away:  # without a session
-            await peer.stub.UploadRollouts(iter([pb.RolloutUpload()]))
+            async for _ in peer.stub.UploadRollouts(iter([pb.RolloutUpload()])):
+                pass
         assert isinstance(translate(away.value, "uploading"), Unreachable)
         with pytest.raises(grpc.aio.AioRpcError) as missing:
             async for _ in peer.stub.TokenizerFile(pb.TokenizerRequest(sha256="0" * 64)):

@@ -416,7 +416,8 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
     core = LocalCore(cast(Any, shell), cast(Any, None), cast(Any, desk), welcome, cast(Any, ledger))
     calls = peers.PeerCalls(core)
     for routes in (b"\0\3", b"\0\3", b"\0\4", b""):
-        await calls.uploads.UploadRollouts(uploads(routes), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
+        context = SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242", write=lambda _reply: asyncio.sleep(0))
+        await calls.uploads.UploadRollouts(uploads(routes), context)
     stored = [pb.Rollout.FromString(body).segments[0].routes for body in shell.bodies]
     # Before a version is known, and where the run does not ask for them, routes are discarded.
     assert stored == ([b"", b"\0\3", b""] if asked else [b""] * 4)

@@ -66,7 +66,7 @@ class Stream:
         self.calls = UploadCalls(cast(Any, core), rates)
         context = SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242", write=self._write, read=self._sent.get)
         messages = Messages(context, pb.RolloutUpload.FromString, 1 << 20)
-        self.served = asyncio.create_task(self.calls.UploadStream(messages, context))
+        self.served = asyncio.create_task(self.calls.UploadRollouts(messages, context))
 
     def send(self, *lease_ids: int) -> None:
         segment = pb.Segment(role=pb.ASSISTANT, peer_id="alice", packed_ids=pack_ids([5]), loss_mask=b"\1")
@@ -140,6 +140,6 @@ async def test_streams_count_as_uploads_in_progress(monkeypatch: pytest.MonkeyPa
     stream = Stream(Core(), UploadRates(calls_at_once=1))
     await asyncio.sleep(0)
     with pytest.raises(RateLimited):
-        await stream.calls.UploadStream(cast(Any, None), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
+        await stream.calls.UploadRollouts(cast(Any, None), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4242"))
     stream.end()
     await asyncio.wait_for(stream.served, WAIT_S)

@@ -1,4 +1,4 @@
-"""Test uploads of finished rollouts to a scripted coordinator: the stream, its errors, and coordinators without one."""
+"""Test uploads of finished rollouts to a scripted coordinator: the stream and its errors."""
 
 from __future__ import annotations
 
@@ -78,16 +78,7 @@ async def test_uploads_share_one_stream_and_each_gets_its_own_verdicts(tmp_path:
         assert [[(one.lease_id, one.sample_index) for one in verdicts] for verdicts in found] == [
             [(lease, index) for index in range(3)] for lease in (1, 2, 3)
         ]
-        assert (coordinator.streams, coordinator.calls) == (1, 0)
-
-
-async def test_an_older_coordinator_gets_calls(tmp_path: Path) -> None:
-    async with an_uploader(tmp_path) as (coordinator, uploader):
-        coordinator.knows_streams = False
-        for lease in (1, 2):
-            verdicts = await uploader.upload(tuple(rollout(item) for item in work(grant(lease))))
-            assert {one.lease_id for one in verdicts} == {lease}
-        assert (coordinator.streams, coordinator.calls) == (0, 2)
+        assert coordinator.streams == 1
 
 
 async def test_a_stream_without_uploads_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
