@@ -43,7 +43,7 @@ FOLDERS = (
     "rollcast/sim/nodes",
     "rollcast/sim/store",
 )
-"""Folders with at least 0.5 % of a large fleet's simulation."""
+"""Folders whose modules handle most events of a simulation."""
 MODULES = (
     *(f"peer/worker/{name}.py" for name in ("core", "events", "lease_book", "pacing", "pause_reasons")),
     *(f"peer/worker/{name}.py" for name in ("running_batch", "spool", "status", "version_swap")),
@@ -51,7 +51,7 @@ MODULES = (
     "capacity/model/pacing_rules.py",
     "learner/training/trained_ids.py",
 )
-"""Modules besides those of FOLDERS, each at least 0.1 % of it."""
+"""Modules of other folders, which nearly every simulated rollout passes through."""
 _INTERPRETED = ("compiled.py", "parallel.py", "validation.py")
 _GROUP = "rollcast_cores"  # all modules share one library, in which they call each other as C functions
 _LIBRARY = f"{_GROUP}__mypyc"
