@@ -49,7 +49,7 @@ _STUCK_TIMES = 4.0
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
 # Reports of what is held may cost this share of the bytes that come or leave. Each has _REPORT_BYTES and its bitmap.
-_REPORTS_SHARE = 0.01
+_REPORTS_SHARE = 0.02
 _REPORT_BYTES = 150
 # A broadcast that gave out no chunk for this long is stuck.
 _GIVES_WITHIN_S = 1.0
@@ -410,7 +410,7 @@ def _report_every_s(state: RelayState, encoding: EncodingState, wanting: int, no
     least_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
     pace_s = state.uplink.chunk_s
     if encoding.in_flight:
-        pace_s = max(pace_s, (now - encoding.announced_at_s) / max(1, encoding.have.count))
+        pace_s = max(pace_s, encoding.pace_s(now))
     report_chunks = (_REPORT_BYTES + encoding.chunk_count / 8) / encoding.chunk_size_bytes
     every_s = wanting * report_chunks * pace_s / _REPORTS_SHARE
     return max(least_s, every_s * least_s / settings.have_interval_s)

@@ -63,8 +63,7 @@ def late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
 
 def _usual_s(encoding: EncodingState, now: float) -> float:
     """Return how far behind the newest a chunk may be: as usual on this peer, unless that shows only a slow parent."""
-    pace_s = (now - encoding.announced_at_s) / max(1, encoding.have.count)
-    return min(_USUAL_LAGS * encoding.lag_s, max(_LAG_S_MOST, _LAG_CHUNKS_MOST * pace_s))
+    return min(_USUAL_LAGS * encoding.lag_s, max(_LAG_S_MOST, _LAG_CHUNKS_MOST * encoding.pace_s(now)))
 
 
 def expects_pushes(state: RelayState) -> bool:

@@ -11,9 +11,16 @@ from peer.relay.core.state.events import CancelReceived, DeclineReceived, HaveRe
 from peer.relay.core.state.relay_state import EncodingState, RelayState
 
 # A source that declined requests is asked for nothing for this long, and for twice as long after each further time in a
-# row: where all uplinks are full, requests and refusals would only fill them further.
+# row, but no longer than some chunks take to come: where all uplinks are full, requests and refusals would only fill
+# them further.
 _BUSY_S = 0.3
 _BUSY_DOUBLINGS_MOST = 3
+_BUSY_CHUNKS_MOST = 8
+# A source is silent after the time in which so many chunks usually come, where that is longer than the stall timeout,
+# and after _STALL_TIMES_MOST times that timeout at the latest.
+_STALL_CHUNKS = 16
+_STALL_TIMES_MOST = 4.0
+_PACE_CHUNKS_LEAST = 16
 
 
 def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -30,7 +37,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
             return
         encoding.pulling = True
         want_from_all(state, encoding, now)
-    if now - encoding.searched_at_s >= state.settings.stall_timeout_s:
+    if now - encoding.searched_at_s >= _stalled_after_s(state, encoding, now):
         search_further(state, encoding, now)
     elif _give_up_on_silent(state, encoding, now):
         ask_next(state, encoding, now)
@@ -42,13 +49,27 @@ def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -
 
     Chunks that come from elsewhere must not hide that a source is silent, so each source has its own clock.
     """
-    silent_since_s = now - state.settings.stall_timeout_s
+    silent_since_s = now - _stalled_after_s(state, encoding, now)
     silent = [
         one for one, source in encoding.sources.items() if source.requested and source.answered_at_s <= silent_since_s
     ]
     for link_id in silent:
         want(state, encoding, state.links[link_id], now)
     return bool(silent)
+
+
+def _stalled_after_s(state: RelayState, encoding: EncodingState, now: float) -> float:
+    """Return after how many seconds without a chunk a source, or all of them, count as silent.
+
+    Where chunks take long, sources that are only slow would be given up, and further holders dialled in their place.
+    """
+    stall_s = state.settings.stall_timeout_s
+    return min(_STALL_TIMES_MOST * stall_s, max(stall_s, _STALL_CHUNKS * _pace_s(encoding, now)))
+
+
+def _pace_s(encoding: EncodingState, now: float) -> float:
+    """Return the seconds that a chunk takes to come; 0 before so many came that it is known."""
+    return encoding.pace_s(now) if encoding.have.count >= _PACE_CHUNKS_LEAST else 0.0
 
 
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -90,7 +111,8 @@ def source_declines(state: RelayState, event: DeclineReceived, now: float) -> No
     if encoding is None or source is None:
         return
     doublings = 0 if encoding.ending else min(source.declined, _BUSY_DOUBLINGS_MOST)
-    source.busy_until_s = now + _BUSY_S * 2.0**doublings
+    busy_s = min(_BUSY_S * 2.0**doublings, max(_BUSY_S, _BUSY_CHUNKS_MOST * _pace_s(encoding, now)))
+    source.busy_until_s = now + busy_s
     source.declined += 1
     source.unanswered, source.answered_at_s = 0, now
     for index in event.indices:

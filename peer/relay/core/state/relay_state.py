@@ -212,6 +212,10 @@ class EncodingState:
         """Return whether no chunk of it was pushed here: it is requested from those who hold it already."""
         return (not self.pushed or self.frontier < 0) and self.holder is None
 
+    def pace_s(self, now: float) -> float:
+        """Return the seconds that a chunk took to come on average, since the announcement."""
+        return (now - self.announced_at_s) / max(1, self.have.count)
+
     @property
     def ending(self) -> bool:
         """Return whether little of it is missing, so that it is time to learn which peers hold the rest."""

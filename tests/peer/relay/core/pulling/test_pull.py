@@ -86,6 +86,17 @@ def test_a_trickle_from_one_source_does_not_hide_the_silence_of_another() -> Non
     assert asked == [FALLBACK_LINK]
 
 
+def test_a_source_is_not_given_up_for_being_as_slow_as_all_chunks_are() -> None:
+    steps = peer(64, pushed=False)
+    has(steps, A, chunks=64, complete=True)
+    for index in range(20):
+        steps.now += 0.5
+        steps.chunk(A, index)
+    asked_again = [want(A), Dial(FALLBACK)]
+    assert not any(one in asked_again for one in steps.ticks(8.0)), "16 chunks usually take eight seconds"
+    assert want(A) in steps.ticks(4.1)
+
+
 def test_a_source_that_never_sends_what_it_claims_comes_last() -> None:
     """Check two peers that claim everything and send nothing; the origin is honest, and asked last."""
     steps = peer(3, pushed=False)

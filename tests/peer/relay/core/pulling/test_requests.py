@@ -108,8 +108,11 @@ def test_a_source_that_declines_is_spared_for_a_moment_and_others_are_asked() ->
 
 
 def test_a_source_that_declines_again_is_spared_for_longer_until_it_answers() -> None:
-    steps = peer(pushed=False)
-    assert has(steps, A, *range(4)) == [request(A, 0, 1, 2, 3)]
+    steps = peer(40, pushed=False)
+    for index in range(4, 20):
+        steps.now += 0.3  # so slow that a source is spared for up to 2.4 s
+        steps.chunk(B, index)
+    assert has(steps, A, *range(4), chunks=40) == [request(A, 0, 1, 2, 3)]
     for spared_s in (0.3, 0.6, 1.2):
         assert steps.tell(DeclineReceived(LinkId(A), KEY, (0, 1, 2, 3))) == []
         assert steps.ticks(spared_s - 0.1) == []
@@ -117,6 +120,16 @@ def test_a_source_that_declines_again_is_spared_for_longer_until_it_answers() ->
     steps.chunk(A, 0)
     steps.tell(DeclineReceived(LinkId(A), KEY, (1, 2, 3)))
     assert steps.wait(0.35) == [request(A, 1, 2, 3)]
+
+
+def test_a_source_is_not_spared_for_longer_than_some_chunks_take() -> None:
+    steps = peer(200, pushed=False)
+    assert has(steps, A, *range(4), chunks=200) == [request(A, 0, 1, 2, 3)]
+    for index in range(4, 150):
+        steps.chunk(B, index)
+    for _ in range(3):
+        assert steps.tell(DeclineReceived(LinkId(A), KEY, (0, 1, 2, 3))) == []
+        assert request(A, 0, 1, 2, 3) in steps.ticks(0.4)
 
 
 def test_a_chunk_that_came_is_not_sent_again_by_those_from_which_it_was_expected() -> None:
