@@ -161,7 +161,7 @@ def digest_elsewhere(seed: int, hash_seed: str) -> str:
 
 #: Digests of all that happened, by seed of the standard mix; the last has a standby, and cells. A change that shall not
 #: change what the cores decide, or the model of anything around them, leaves these as they are.
-DIGESTS = {0: "640744f71f85a548", 1: "e4f0b7837dadbb7c", 2: "301a5b1bfb267035"}
+DIGESTS = {0: "110f465a4cf1cd95", 1: "4f35bc16d5443cb5", 2: "bafb19e09713b808"}
 
 
 @pytest.mark.sim
@@ -184,7 +184,7 @@ def test_a_simulation_that_ends_during_bad_weather_leaves_the_next_one_its_own()
 
 @pytest.mark.sim
 def test_a_large_fleet_on_the_time_scale_of_real_runs_stays_the_same() -> None:
-    assert simulate(realistic(40), 1, seconds=400.0).digest == "19a763cf2a45a8e7"
+    assert simulate(realistic(40), 1, seconds=400.0).digest == "4d287aaa057aa2fe"
 
 
 @pytest.mark.sim
