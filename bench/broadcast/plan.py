@@ -9,6 +9,7 @@ sustains in the fluid model, where receivers with slower downlinks take what the
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from coordinator.core.events.actions import SendPlan
 from coordinator.core.flight_format import checksum
 from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
 from coordinator.relays.packing import ProblemReader, SolutionReader, pack_problem, pack_solution
+from coordinator.service import GC_THRESHOLDS
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
@@ -107,7 +109,9 @@ def pool(peers: int, seed: int, punching: float = 0.0) -> list[RelayNode]:
 def _timed_replan(planner: RelayPlanner, nodes: list[RelayNode]) -> tuple[float, float]:
     """Return the seconds on one core that a fresh plan took, and the number of assignments that were sent."""
     started_s = time.process_time()
-    sent = planner.replan(nodes)
+    sent, present = planner.replan(nodes), {node.peer_id for node in nodes}
+    while planner.has_unsent:
+        sent += planner.hand_over(present)
     return time.process_time() - started_s, float(len(sent))
 
 
@@ -116,7 +120,10 @@ def _beside(shape: PlanShape, nodes: list[RelayNode]) -> dict[str, float]:
 
     ``loop_first_seconds``: of a first plan, of which every assignment is new; ``loop_seconds``: after a member left.
     ``loop_turn_ms_max``: the longest turn, besides reading the members' rates; the flight record of a turn counts.
+    Garbage is collected as in a coordinator.
     """
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     planner, there, turns = RelayPlanner(shape), ProblemReader(shape), _Turns()
     figures, newest = dict[str, float](), None
     for name, members in (("loop_first_seconds", nodes), ("loop_seconds", nodes[:-1])):
