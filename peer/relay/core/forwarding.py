@@ -48,9 +48,8 @@ _STUCK_TIMES = 4.0
 # Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
-# Reports of what is held may cost this share of the bytes that come or leave. Each has _REPORT_BYTES and its bitmap.
-_REPORTS_SHARE = 0.02
-_REPORT_BYTES = 150
+# Reports of what is held that are sent for each chunk that comes, to all that want them together.
+_REPORTS_PER_CHUNK = 2.0
 # A broadcast that gave out no chunk for this long is stuck.
 _GIVES_WITHIN_S = 1.0
 
@@ -405,14 +404,13 @@ def _report_every_s(state: RelayState, encoding: EncodingState, wanting: int, no
 
     Each report costs both ends as much processor time as a chunk, and a slow uplink the place of chunks. Near the end
     they come more often, in the same proportion as the least intervals.
+
+    Args:
+        wanting: links whose other ends want reports.
     """
     settings = state.settings
     least_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
-    pace_s = state.uplink.chunk_s
-    if encoding.in_flight:
-        pace_s = max(pace_s, encoding.pace_s(now))
-    report_chunks = (_REPORT_BYTES + encoding.chunk_count / 8) / encoding.chunk_size_bytes
-    every_s = wanting * report_chunks * pace_s / _REPORTS_SHARE
+    every_s = wanting * encoding.pace_s(now) / _REPORTS_PER_CHUNK if encoding.in_flight else 0.0
     return max(least_s, every_s * least_s / settings.have_interval_s)
 
 

@@ -293,7 +293,7 @@ def test_reports_cost_a_small_share_of_what_comes() -> None:
     for index in range(4):
         steps.chunk(ORIGIN, index)
         reports += [one for one in steps.ticks(2.0) if isinstance(one, SendHave)]
-    # 3 reports of 158 bytes each 1.5 s are 2 % of a chunk of 32 KiB each 2 s.
+    # 3 reports each 3 s are 2 for each chunk, of which one comes each 2 s or less often.
     assert [report.link for report in reports[:3]] == [LEFT, RIGHT, OTHER]
     assert 3 <= len(reports) <= 9
     for index in range(4, 60):
