@@ -34,7 +34,7 @@ log = structlog.get_logger()
 CALLS_GRACE_S = 1.0  # for calls still running when the control port closes
 JOIN_TIMEOUT_S = 10.0  # for one attempt to get a certificate for the link
 # As in coordinator/service.py: sessions live long, and the collector would scan thousands of them all the time.
-GC_THRESHOLDS = (5_000, 5, 2_000)
+GC_THRESHOLDS = (2_500, 2, 6_600)
 
 
 async def run(config: GatewayConfig, stop: asyncio.Event) -> int:
