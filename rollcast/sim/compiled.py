@@ -21,9 +21,10 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from sysconfig import get_path
 from types import ModuleType
 
-from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.errors import ConfigError, RollcastError
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "compiled"
@@ -76,7 +77,12 @@ def hashes() -> dict[str, str]:
 
 
 def build() -> None:
-    """Compile the sources into FOLDER, and write there of which sources and for which Python they are."""
+    """Compile the sources into FOLDER, and write there of which sources and for which Python they are.
+
+    Raises:
+        ConfigError: this machine has no C compiler, or no headers of Python.
+    """
+    _check_tools()
     from mypyc.build import mypycify
     from setuptools import setup
 
@@ -95,6 +101,18 @@ def build() -> None:
     setup(name=_GROUP, packages=[], ext_modules=extensions, script_args=["--quiet", "build_ext", *folders])
     manifest = {"suffix": EXTENSION_SUFFIXES[0], "sources": compiled_from}
     (FOLDER / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _check_tools() -> None:
+    compiler = os.environ.get("CC", "gcc").split()[0]
+    header = Path(get_path("include")) / "Python.h"
+    absent = [
+        *([] if shutil.which(compiler) else [f"there is no {compiler}"]),
+        *([] if header.exists() else [f"there is no {header}"]),
+    ]
+    if absent:
+        fix = "install a C compiler and Python's headers (Debian: apt-get install gcc libc6-dev python3-dev)"
+        raise ConfigError("the cores cannot be compiled here", cause=", and ".join(absent), fix=fix)
 
 
 def use() -> None:
@@ -164,4 +182,7 @@ def main(act: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except RollcastError as error:
+        sys.exit(str(error))

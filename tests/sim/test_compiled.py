@@ -61,6 +61,14 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return manifest
 
 
+def test_a_machine_without_a_compiler_is_told_what_to_install(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    with pytest.raises(ConfigError, match="cannot be compiled here") as refused:
+        compiled.build()
+    assert "there is no no-such-compiler" in (refused.value.cause or "")
+    assert built.exists(), "what was compiled before is kept"
+
+
 def test_what_was_compiled_from_these_sources_may_be_used(built: Path) -> None:
     compiled.check()
 
