@@ -393,7 +393,8 @@ class RetainedVersions:
         states, deltas = lineage.needed(kept, on_disk) if self._in_memory else (kept & on_disk, set[Version]())
         for version in found - retaining:
             gone = version not in kept
-            state, previous = version not in states, gone and version not in deltas
+            copied_since = version == self.copied and version not in on_disk  # it may have been written by now
+            state, previous = version not in states and not copied_since, gone and version not in deltas
             self._files.remove_bytes(version, state=state, previous=previous, others=gone)
         return states | deltas
 

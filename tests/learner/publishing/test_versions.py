@@ -271,6 +271,20 @@ def test_a_step_writes_its_delta_and_every_kept_version_can_be_read(tmp_path: Pa
             assert again.state(Version(number)) == (chain.signed[number].record, chain.states[number])
 
 
+def test_a_state_that_is_written_while_old_versions_are_removed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = Chain(3)
+    retained = kept_in_memory(tmp_path, chain)
+    newest = Version(2)
+    on_disk = retained._files.states()
+    retained.copied = newest
+    retained._files.write_state(newest, chain.states[newest], number=0)
+    monkeypatch.setattr(retained._files, "states", lambda: on_disk)  # as listed before the copy was complete
+    retained.remove([Version(1)], oldest_replayed=0)
+    assert states_on_disk(tmp_path) == [0, 2]
+
+
 def test_after_a_while_the_newest_state_is_written_and_the_older_follow_from_it(tmp_path: Path) -> None:
     chain = Chain(12, changed=0.3)
     retained = kept_in_memory(tmp_path, chain)
