@@ -13,7 +13,6 @@ from rich.console import Console
 
 from rollcast.cli.options import Json
 from rollcast.runtime.errors import ConfigError
-from rollcast.sim.compiled import use as use_compiled
 
 if TYPE_CHECKING:
     from rollcast.sim.settings import FleetSettings
@@ -75,7 +74,9 @@ def simulate_fleet(
     console = Console(stderr=True)
     with console.status("loading the simulator"):
         if compiled:
-            use_compiled()
+            from rollcast.sim.compiled import use
+
+            use()  # before the simulator is imported
         from rollcast.sim.scenario import GAP_S
         from rollcast.sim.simulation import simulate
 

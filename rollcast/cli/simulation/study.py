@@ -15,7 +15,6 @@ from rich.table import Table
 from rollcast.cli.options import Json
 from rollcast.runtime import charts
 from rollcast.runtime.errors import ConfigError
-from rollcast.sim.compiled import check as check_compiled
 
 if TYPE_CHECKING:
     from rollcast.sim.scale import ScalePoint
@@ -85,7 +84,9 @@ def scale(
     if plot is not None:
         charts.check_path(plot)
     if compiled:
-        check_compiled()
+        from rollcast.sim.compiled import check
+
+        check()
     from rollcast.sim.parallel import cores, documents
     from rollcast.sim.scale import ScalePoint, command, read_spot  # the simulator imports every role
 
