@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from peer.donor.install.units import UNIT_NAME, Kind, Service, quoted, unit_of
 
 DEPLOY = Path(__file__).parents[4] / "deploy" / "systemd"
-COMMAND = ["/opt/rollcast/bin/python", "-m", "rollcast.cli.main", "peer", "run", "/etc/rollcast/peer.toml"]
+COMMAND = ["/opt/rollcast/bin/python", "-P", "-m", "rollcast.cli.main", "peer", "run", "/etc/rollcast/peer.toml"]
 USER_COMMAND = ["/usr/bin/env", "rollcast", "peer", "run", "/home/me/.config/rollcast/peer.toml"]
 STATE = "/var/lib/rollcast"
 PROMISED = {
