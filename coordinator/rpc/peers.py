@@ -49,7 +49,7 @@ REGION_LENGTH_MAX = 64
 
 
 class PeerCalls:
-    """Handles the method Session, and with ``uploads`` those that upload rollouts."""
+    """Handles the method Session, and with ``uploads`` the one that uploads rollouts."""
 
     def __init__(self, core: CoreLink, rates: UploadRates = UploadRates()) -> None:  # noqa: B008
         self._core = core

@@ -24,6 +24,7 @@ from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
 
+MESSAGE_DEADLINE_S = 120.0  # for the next message of a stream: a peer ends one that it does not use much earlier
 UPLOAD_WAIT_MAX_S = 60.0  # before the next message of an upload that comes too fast is read; a part of that time
 REFUSAL_S = 1.0  # before an upload that comes too fast is refused
 VERDICT_DEADLINE_S = 30.0
@@ -79,7 +80,7 @@ class UploadCalls:
     ) -> None:
         """Pass on what a stream's messages hold, until the peer has sent the last one or one that is malformed."""
         try:
-            while (upload := await anext(uploads, None)) is not None:
+            while (upload := await self._next(uploads)) is not None:
                 now = time.monotonic()
                 wait_s = max(
                     self._limits.read(peer_id, keys, uploads.newest_bytes, now), self._limits.next(peer_id, keys, now)
@@ -96,6 +97,10 @@ class UploadCalls:
             await unanswered.put(None)
             raise
         await unanswered.put(None)
+
+    async def _next(self, uploads: Messages) -> pb.RolloutUpload | None:
+        async with deadline(MESSAGE_DEADLINE_S, "the next message of a stream of uploads"):
+            return await anext(uploads, None)
 
     def _receive(self, peer_id: PeerId, upload: pb.RolloutUpload, routes: RouteShape | None, answers: _Answers) -> None:
         if len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:

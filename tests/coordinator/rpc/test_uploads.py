@@ -16,7 +16,7 @@ from coordinator.rpc.access import Messages
 from coordinator.rpc.upload_limits import UploadRates
 from coordinator.rpc.uploads import UNANSWERED_MAX, UploadCalls
 from coordinator.shell.pending_calls import Answered
-from rollcast.runtime.errors import MalformedMessage, RateLimited
+from rollcast.runtime.errors import MalformedMessage, RateLimited, WaitTimedOut
 from rollcast.wire import limits
 from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import LeaseId, PeerId, RunId, UploadId
@@ -133,6 +133,12 @@ async def test_a_message_with_too_many_rollouts_ends_the_stream_after_the_replie
     with pytest.raises(MalformedMessage, match="at most"):
         await asyncio.wait_for(stream.served, WAIT_S)
     assert stream.replies == [[1]]
+
+
+async def test_a_stream_that_is_not_used_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MESSAGE_DEADLINE_S", 0.05)
+    with pytest.raises(WaitTimedOut, match="the next message of a stream of uploads"):
+        await asyncio.wait_for(Stream(Core()).served, WAIT_S)
 
 
 async def test_streams_count_as_uploads_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
