@@ -29,15 +29,13 @@ from bench.relays.story import (
     mesh_plan,
     name_of,
 )
-from bench.wan.scenarios import Node, site_of
+from bench.wan.scenarios import BYTES_PER_MEGABIT, Node, site_of
 from peer.links.neighbours import EncodingKey
 from peer.relay.core.core import RelayCore
 from peer.relay.core.state import events
 from peer.relay.core.state.relay_state import RelaySettings
 from rollcast.sim.kernel.bandwidth import Port
 from rollcast.wire.ids import PlanId
-
-_BYTES_PER_MEGABIT = 125_000.0
 
 
 def broadcast(
@@ -197,7 +195,7 @@ class RelayNetwork(Shells):
         )
 
     def _bytes_per_second(self, mbit_s: float) -> float:
-        return mbit_s * _BYTES_PER_MEGABIT / self.conditions.wire_overhead
+        return mbit_s * BYTES_PER_MEGABIT / self.conditions.wire_overhead
 
     def _tick(self, member: Member) -> None:
         if member.alive:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.relays.story import name_of
-from bench.wan.scenarios import Node, site_of
+from bench.wan.scenarios import BYTES_PER_MEGABIT, Node, site_of
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
 from coordinator.shell.peer_sender import plan_message
 from peer.relay.codec import plan_of
 from peer.relay.core.state.events import PlanChanged
 from rollcast.wire.ids import PlanId
-
-_BYTES_PER_MEGABIT = 125_000.0
 
 
 class CoordinatorPlans:
@@ -40,8 +38,8 @@ class CoordinatorPlans:
             "peer" if number else "origin",
             f"{name}:1",
             may_relay=True,
-            uplink_bytes_per_second=node.up_mbit_s * _BYTES_PER_MEGABIT,
-            downlink_bytes_per_second=node.down_mbit_s * _BYTES_PER_MEGABIT,
+            uplink_bytes_per_second=node.up_mbit_s * BYTES_PER_MEGABIT,
+            downlink_bytes_per_second=node.down_mbit_s * BYTES_PER_MEGABIT,
             rtt_s=4e-3 * node.delay_ms,
             site="" if site is None else f"site-{site}",
             site_links=frozenset(map(name_of, beside)),

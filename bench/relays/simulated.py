@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
 
-from bench.relays.network import broadcast
+from bench.relays.network import broadcast, late_in
 from bench.relays.planned import CoordinatorPlans
 from bench.relays.story import Fault, Join, Kill, Result, SetRates
-from bench.wan.scenarios import SCENARIOS, SLOWED_TO, Node, own_bounds_s, site_of
+from bench.wan.scenarios import BYTES_PER_MEGABIT, SCENARIOS, SLOWED_TO, Node, own_bounds_s, site_of
 from peer.relay.core.state.relay_state import RelaySettings
 
 _CHUNK_BYTES = 32 << 10
-_BYTES_PER_MEGABIT = 125_000.0
 _AT_SHARE = 0.3  # of the time that the fastest receivers need, after which trouble begins
 _TROUBLED = 5
 _JOINS_AFTER = 3.0  # times what the fastest receivers need
@@ -136,8 +135,7 @@ def run(name: str, size_bytes: int, runs: int, scale: float, told: Callable[[str
     }
     if any(site_of(number, nodes) is not None for number in range(len(nodes))):
         figures["site_copies"] = median(result.site_copies for result in results)
-    joins = [fault.node for fault in case.faults(nodes, 1.0, Random(0)) if isinstance(fault, Join)]
-    for number in joins:
+    for number in late_in(case.faults(nodes, 1.0, Random(0))):  # who joins depends on neither times nor chance
         figures |= _joined(number, results, size_bytes)
     return figures | _slow_receivers(nodes, ratios)
 
@@ -159,7 +157,7 @@ def _simulate(nodes: Sequence[Node], size_bytes: int, faults: Troubles, seed: in
 def _joined(number: int, results: Sequence[Result], size_bytes: int) -> dict[str, float]:
     """Return the figures of a node that joined."""
     nodes = results[0].nodes
-    needs_s = size_bytes / (nodes[number].down_mbit_s * _BYTES_PER_MEGABIT)
+    needs_s = size_bytes / (nodes[number].down_mbit_s * BYTES_PER_MEGABIT)
     others = [other for other in range(len(nodes)) if other != number]
     least_ms = min(nodes[other].delay_ms for other in others)
     near = [other for other in others if nodes[other].delay_ms == least_ms]

@@ -10,6 +10,7 @@ from capacity.model.broadcast_bound import fluid_rate
 
 BITS_PER_BYTE = 8
 _MEGA = 1e6
+BYTES_PER_MEGABIT = _MEGA / BITS_PER_BYTE
 
 
 #: How a home's router translates addresses; bench/wan/nat.h has what each kind lets in.

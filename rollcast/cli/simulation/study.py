@@ -94,7 +94,8 @@ def scale(
     known = {} if results is None else _read(results)
     fixed: dict[str, Any] = {"minutes": minutes, "warm_up_minutes": warm_up_minutes, "seed": seed}
     cells = [(int(size), rate) for size in sizes for rate in rates]
-    keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values(), *compiled * ["compiled"]]) for cell in cells}
+    cores_used = ["compiled"] if compiled else []  # their times differ
+    keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values(), *cores_used]) for cell in cells}
     missing = [cell for cell in cells if keys[cell] not in known]
     commands = [command(*cell, **fixed, spot=spot, usd=usd_per_hour, with_compiled=compiled) for cell in missing]
     sys.stderr.write(f"simulating {len(missing)} fleets, in {processes or cores()} processes\n")
