@@ -21,7 +21,12 @@ from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import leadership_of
 from rollcast.runtime.config import dump_json
 from rollcast.runtime.errors import LeadershipLost
-from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, return_large_blocks
+from rollcast.runtime.process import (
+    EXIT_INTERRUPTED,
+    collect_garbage_in_small_steps,
+    raise_open_files_limit,
+    return_large_blocks,
+)
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
 from rollcast.wire.joining.invite import Invite
@@ -34,10 +39,6 @@ SUMMARY_DEADLINE_S = 120.0
 # CPython's switch interval (5 ms by default): how long the ledger's thread waits for the interpreter at each statement
 # while the loop is busy. Acknowledgements wait for that thread.
 THREAD_SWITCH_S = 0.0005
-# Sessions and rollouts live long: with the default thresholds the collector would scan thousands of them all the time.
-# While thousands of members connect, almost all that is new stays: a scan of 50,000 such objects took up to 125 ms,
-# and one of 25,000 up to 88 ms.
-GC_THRESHOLDS = (2_500, 2, 6_600)
 RETURN_S = 8.0  # after a kill at the run's end, for members to come back and receive their Stop; they dial every 5 s
 
 
@@ -51,7 +52,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     config = config if head is None else as_cell(config, head)
     check(config)
     sys.setswitchinterval(THREAD_SWITCH_S)
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_garbage_in_small_steps()
     return_large_blocks()  # uploads are parsed in blocks of megabytes, a few at a time
     raise_open_files_limit()  # each member has two connections
     folder = await asyncio.to_thread(_prepare, config)

@@ -27,7 +27,7 @@ from coordinator.core.events.actions import SendPlan
 from coordinator.core.flight_format import checksum
 from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
 from coordinator.relays.packing import ProblemReader, SolutionReader, pack_problem, pack_solution
-from coordinator.service import GC_THRESHOLDS
+from rollcast.runtime.process import collect_garbage_in_small_steps
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
@@ -123,7 +123,7 @@ def _beside(shape: PlanShape, nodes: list[RelayNode]) -> dict[str, float]:
     Garbage is collected as in a coordinator.
     """
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_garbage_in_small_steps()
     planner, there, turns = RelayPlanner(shape), ProblemReader(shape), _Turns()
     figures, newest = dict[str, float](), None
     for name, members in (("loop_first_seconds", nodes), ("loop_seconds", nodes[:-1])):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from bench.shown.run import shown_run
-from coordinator.service import GC_THRESHOLDS
+from rollcast.runtime.process import collect_garbage_in_small_steps
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=120.0, help="virtual seconds before anything is served")
     parser.add_argument("--run-folder", type=Path, help="default: a temporary folder, deleted at the end")
     arguments = parser.parse_args()
-    gc.set_threshold(*GC_THRESHOLDS)  # as the real coordinator does
+    collect_garbage_in_small_steps()  # as the real coordinator does
     level = structlog.make_filtering_bound_logger(logging.WARNING)
     structlog.configure(wrapper_class=level, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
 from contextlib import AsyncExitStack
 from random import Random
@@ -21,7 +20,12 @@ from coordinator.rpc.server import ControlServer, PeerServicer
 from coordinator.rpc.tokenizer import TokenizerCalls
 from coordinator.rpc.upload_limits import UploadRates
 from rollcast.runtime.errors import Unreachable
-from rollcast.runtime.process import EXIT_INTERRUPTED, raise_open_files_limit, return_large_blocks
+from rollcast.runtime.process import (
+    EXIT_INTERRUPTED,
+    collect_garbage_in_small_steps,
+    raise_open_files_limit,
+    return_large_blocks,
+)
 from rollcast.runtime.version import software_version
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
@@ -33,8 +37,6 @@ log = structlog.get_logger()
 
 CALLS_GRACE_S = 1.0  # for calls still running when the control port closes
 JOIN_TIMEOUT_S = 10.0  # for one attempt to get a certificate for the link
-# As in coordinator/service.py: sessions live long, and the collector would scan thousands of them all the time.
-GC_THRESHOLDS = (2_500, 2, 6_600)
 
 
 async def run(config: GatewayConfig, stop: asyncio.Event) -> int:
@@ -43,7 +45,7 @@ async def run(config: GatewayConfig, stop: asyncio.Event) -> int:
     Raises:
         RollcastError: the gateway cannot serve, the core refuses it, or there is none for too long.
     """
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_garbage_in_small_steps()
     return_large_blocks()
     raise_open_files_limit()
     gateway = Gateway(config, await asyncio.to_thread(_identity, config))

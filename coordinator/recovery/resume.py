@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -94,7 +96,8 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
     """
     async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
         first = [ledger.get_meta(key) for key in ("run_id", INCARNATION, FINISHED, VERSIONS_KEPT)]
-        run_id, before, finished, kept = [await one for one in first]
+        await _all_of(first)
+        run_id, before, finished, kept = [one.result() for one in first]
         incarnation = int(before or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
         if head is not None and run_id not in (None, head):
@@ -122,6 +125,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
 
 async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: int, kept: str | None) -> RunStart:
     """Read the run's state. All of it is requested at once: one by one, each request would wait for a commit."""
+    restoring = asyncio.create_task(_restored(ledger, age_max, incarnation, kept))
     steps, problems, position, rewards = (
         ledger.steps(),
         ledger.open_problems(),
@@ -129,7 +133,8 @@ async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: i
         ledger.problem_rewards(),
     )
     meta = {key: ledger.get_meta(key) for key in _META}
-    restored = await _restored(ledger, age_max, incarnation, kept)
+    await _all_of([restoring, steps, problems, position, rewards, *meta.values()])
+    restored = restoring.result()
     values = json.loads(await meta[LEARNER_VALUES] or "{}")
     learner_finished = await meta[LEARNER_FINISHED] is not None
     phase = LearnerStatusChanged("finished" if learner_finished else "", "", values)
@@ -155,6 +160,22 @@ async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: i
     )
 
 
+async def _all_of(reads: Sequence[asyncio.Future[Any]]) -> None:
+    """Wait until all reads have ended, so that none is left to itself when one fails.
+
+    Raises:
+        StoreError: what the first of those that failed raised.
+    """
+    try:
+        await asyncio.wait(reads)
+    finally:
+        for read in reads:
+            read.cancel()  # those that are still waited for if this wait is cancelled; no effect on the others
+    errors = [error for read in reads if (error := read.exception()) is not None]
+    if errors:
+        raise errors[0]
+
+
 async def _new_run(ledger: RunStore, name: str, head: RunId | None) -> RunId:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     run_id = head or RunId(f"{name[:RUN_NAME_LENGTH_MAX]}-{stamp}-{secrets.token_hex(2)}")
@@ -177,6 +198,9 @@ async def _restored(ledger: RunStore, age_max: int, incarnation: int, kept_json:
     quarantines, groups = ledger.quarantines(), ledger.open_groups()
     finished = ledger.finished_attempts(FINISHED_ATTEMPTS)
     elapsed_s, age_split = ledger.get_meta(ELAPSED_S), ledger.get_meta(AGE_SPLIT)
+    await _all_of(
+        [high_water, counted, newest, opened, batches, ages, quarantines, groups, finished, elapsed_s, age_split]
+    )
     epochs, highest, counts = EpochBook(await opened), await high_water, await counted
     return Restored(
         incarnation=incarnation,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
 import resource
 import signal
@@ -12,7 +13,12 @@ import time
 
 import pytest
 
-from rollcast.runtime.process import bind_error, is_loopback, raise_open_files_limit
+from rollcast.runtime.process import (
+    bind_error,
+    collect_garbage_in_small_steps,
+    is_loopback,
+    raise_open_files_limit,
+)
 
 SCRIPT = """
 import asyncio, sys
@@ -185,3 +191,13 @@ print(libc.mallinfo2().mapped - before >= 1 << 20)
 def test_large_blocks_are_mapped_by_themselves(mode: str, mapped: str) -> None:
     script = [sys.executable, "-c", MAPPED_SCRIPT, mode]
     assert subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == mapped
+
+
+def test_garbage_of_long_sessions_is_collected_in_small_steps() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_garbage_in_small_steps()
+        assert gc.get_threshold()[0] < 25_000, "a step that scans more blocks a loop for too long"
+        assert gc.get_threshold()[2] > 10, "old objects are scanned less often than Python does"
+    finally:
+        gc.set_threshold(*before)

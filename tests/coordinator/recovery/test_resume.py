@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
 from coordinator.stores.sqlite import Ledger, SqliteEngine
 from coordinator.tasks.checks.task import Problem
-from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, PeerId, Step, Version
 from rollcast.wire.text.tokenizer import Tokenizer
@@ -103,6 +104,35 @@ async def test_a_coordinator_that_takes_over_waits_for_few_commits(
     await open_run(ledger, RunFolder(tmp_path), RUN)
     await ledger.close()
     assert len(commits) == 3, "what decides, the new incarnation, and everything else"
+
+
+@pytest.mark.parametrize("failing", ["get_meta", "epochs"])
+async def test_a_read_that_fails_leaves_no_other_one_under_way(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tries again, or closes the store, does so after the last answer."""
+    ledger = await opened(tmp_path)
+    await open_run(ledger, RunFolder(tmp_path), RUN)
+    under_way, submit, read = [], ledger._thread.submit, getattr(ledger, failing)
+
+    def noted(change: Change[Any]) -> asyncio.Future[Any]:
+        under_way.append(submit(change))
+        return under_way[-1]
+
+    def failed(*arguments: str) -> Any:
+        if arguments not in [(), ("run_id",)]:
+            return read(*arguments)
+        refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(StoreError("this cannot be read"))
+        return refused
+
+    monkeypatch.setattr(ledger._thread, "submit", noted)
+    monkeypatch.setattr(ledger, failing, failed)
+    with pytest.raises(StoreError, match="this cannot be read"):
+        await open_run(ledger, RunFolder(tmp_path), RUN)
+    assert all(one.done() for one in under_way)
+    monkeypatch.undo()
+    await ledger.close()
 
 
 async def test_finished_run_is_not_resumed(tmp_path: Path) -> None:
