@@ -15,7 +15,7 @@ from coordinator.join import InviteIssuer, token_hash
 from coordinator.ledger.sql_invites import ID_LENGTH
 from coordinator.ledger.store import RunStore
 from coordinator.views.phrases import duration
-from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.errors import MalformedMessage, RunOver
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import InvitedRole, PeerId
 from rollcast.wire.joining.invite import QUOTA_DEFAULT
@@ -89,7 +89,7 @@ class ListedInvites(BaseModel):
 
 
 class InviteActs:
-    """Bans and enables the identities of an invite.
+    """Bans and enables the identities of an invite, and says whether another machine may be invited.
 
     Args:
         give: carries orders out, durably.
@@ -98,6 +98,17 @@ class InviteActs:
     def __init__(self, core: CoordinatorCore, give: Callable[..., Awaitable[None]]) -> None:
         self._core = core
         self._give = give
+
+    def check_joinable(self) -> None:
+        """Raise RunOver if the operator is finishing the run, which then has no work for another machine."""
+        last_step = self._core.state.last_step
+        if last_step is None:
+            return
+        raise RunOver(
+            "the run is finishing: a machine that joined now would get no work",
+            cause=f"the operator ended it {'after step ' + str(last_step) if last_step else 'before its first step'}",
+            fix="start another run, and invite the machine to that one",
+        )
 
     async def ban(self, invite_id: str, peers: Iterable[PeerId], reason: str) -> list[PeerId]:
         """Ban these identities, which joined with the invite; return those that were not banned before."""
@@ -208,6 +219,7 @@ class InviteRoutes:
 
     async def _make(self, call: Call) -> Answer:
         asked: NewInvite = call.body
+        self._acts.check_joinable()
         now = self._unix_clock()
         made = await self._invites.invite(
             asked.role, quota=asked.quota, lifetime_s=asked.lifetime_s, note=asked.note.strip()

@@ -58,8 +58,8 @@ const Warning = ({ title, text, list = [] }) => html`<div class="notice-card" ro
 
 const keyOf = (one) => one.peer_id;
 const perRollout = (one) => (one.rollouts_per_s > 0 && known(one.usd_per_hour) ? one.usd_per_hour / (one.rollouts_per_s * 3.6) : null);
-/** A worker that no plan has switched stays on or off as it joined. */
-const whyOf = (one) => one.reason || (one.on ? "on since it joined" : "off since it joined");
+/** A worker that neither a plan nor a pin has switched is on, if it was not off when it joined. */
+const whyOf = (one) => one.reason || (one.on ? "on by default" : "off since it joined");
 const isPinned = (one) => one.pin === "on" || one.pin === "off";
 const isOn = (one) => html`<${Badge} dot tone=${one.on ? "good" : "idle"}>${one.on ? "on" : "off"}<//>${isPinned(one) ? html` <span class="badge accent">pinned ${one.pin}</span>` : ""}`;
 

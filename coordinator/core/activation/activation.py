@@ -170,7 +170,10 @@ class Activation:
         if event.pin == "off":
             return actions + self._switch(event.peer_id, False, "off: pinned by the operator", now)
         reason = "on: pinned by the operator" if event.pin else "on: no longer pinned off"
-        return actions + self._switch(event.peer_id, True, reason, now)
+        actions += self._switch(event.peer_id, True, reason, now)
+        if not event.pin:
+            reputation.switched = ""  # a pin that is gone explains nothing later
+        return actions
 
     def priced(self, event: PricesChanged, now: float) -> list[Action]:
         """Change the prices of peers, by the operator's order."""

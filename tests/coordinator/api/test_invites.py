@@ -14,6 +14,7 @@ import coordinator
 from coordinator.api.invite_auth import check_invited, member_in
 from coordinator.api.invites import InviteActs, InviteRoutes, NewInvite
 from coordinator.config.config import JoinConfig
+from coordinator.core.events.operator_events import RunFinishing
 from coordinator.core.staleness.policy import StalenessRules
 from coordinator.http.routes import Caller
 from coordinator.join import InviteIssuer, JoinDesk, token_hash
@@ -23,7 +24,7 @@ from rollcast.cli.run.invite import make
 from rollcast.runtime.errors import JoinRefused, NotAllowed
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA
-from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.ids import PeerId, RunId, Step
 from rollcast.wire.joining.invite import QUOTA_DEFAULT, Invite
 from tests.coordinator.core_world import World, wants
 from tests.coordinator.http.serving import Given, Served, served
@@ -126,6 +127,16 @@ async def test_a_ban_of_an_invite_puts_all_its_identities_out_and_outlives_the_c
     assert world.core.banned_because(PeerId("a")) == ""
     acts = [(row.act, row.subject, row.detail) for row in await page.audit()]
     assert ("ban invite", made["id"], "canned answers") in acts
+
+
+async def test_no_machine_is_invited_to_a_run_that_is_finishing(site: Site) -> None:
+    made = (await site.page.post(PATH, {}))[1]
+    site.world.handle(RunFinishing(Step(3)))
+    status, refused = await site.page.post(PATH, {})
+    assert (status, refused["code"]) == (409, "RC109")
+    assert refused["cause"] == "the operator ended it after step 3"
+    assert [one["id"] for one in (await site.page.get(PATH))[1]["invites"]] == [made["id"]]
+    assert (await site.page.post(f"{PATH}/{made['id']}/revoke", {}))[0] == 200
 
 
 async def test_only_a_known_invite_is_banned_and_the_origin_never_is(site: Site) -> None:

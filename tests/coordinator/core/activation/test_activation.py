@@ -90,6 +90,17 @@ class TestPins:
         made.handle(pinned("a", "off"))
         assert TellActivation(PeerId("a"), True, "on: no longer pinned off") in made.handle(pinned("a", ""))
 
+    @pytest.mark.parametrize("pin", ["off", "on"])
+    def test_a_pin_that_is_gone_explains_no_state(self, pin: str) -> None:
+        made = world("off")
+        member = made.core.state.members.get(PeerId("a"))
+        assert member is not None
+        made.handle(pinned("a", "off"))
+        made.handle(pinned("a", pin))
+        assert member.reason == f"{pin}: pinned by the operator"
+        made.handle(pinned("a", ""))
+        assert member.reason == ""
+
     def test_outlive_a_session(self) -> None:
         made = world("off")
         made.handle(pinned("a", "off"))
