@@ -52,7 +52,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = FrameParser()
-        self._buffer = bytearray(READ_BYTES)
+        self._buffer = memoryview(bytearray(READ_BYTES))  # asyncio's TLS reads into slices, which must not be copies
         self._items: list[bytes] = []
         self._items_bytes = 0
         self._sent_at = float("-inf")  # the loop's time
@@ -112,7 +112,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._beat_timer = self._loop.call_later(BEAT_S, self._beat)
         self._made()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes, the same each time."""
         return self._buffer
 
@@ -120,7 +120,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         """Pass on the frames that are complete."""
         self._silent_beats = 0
         try:
-            for body in self._parser.bodies(memoryview(self._buffer)[:nbytes]):
+            for body in self._parser.bodies(self._buffer[:nbytes]):
                 if not self.is_open:
                     return
                 self._received(body)

@@ -14,6 +14,7 @@ from typing import cast
 
 import pytest
 
+from coordinator.link import frames
 from coordinator.link.connection import LinkConnection
 from coordinator.link.dialler import LinkDialler
 from coordinator.link.gateway_end import RemoteCore
@@ -86,6 +87,31 @@ async def test_a_gateway_and_no_other_member_gets_through(issued: Callable[[Role
         assert await core.over == "finished"
         with pytest.raises(Unreachable):
             await dialling
+
+
+async def test_frames_of_several_tls_records_arrive_whole(issued: Callable[[Role], TlsCredentials]) -> None:
+    """A record holds 16 KiB; those that have arrived together are read one after another into one buffer."""
+    bodies: list[bytes] = []
+    lost: list[str] = []
+    received = LinkConnection(bodies.append, lost.append)
+    loop, tls = asyncio.get_running_loop(), issued("coordinator").ssl_server_context()
+    server = await loop.create_server(lambda: received, "127.0.0.1", 0, ssl=tls)
+    address = server.sockets[0].getsockname()
+    sending = LinkConnection(bodies.append, lost.append)
+    await loop.create_connection(lambda: sending, *address, ssl=issued("gateway").ssl_client_context())
+    sent = [frames.Close(number, os.urandom(30_000).hex(), False) for number in range(20)]
+    for item in sent:
+        sending.send(item)
+
+    def items() -> list[frames.ToCore]:
+        return [item for body in bodies for item in frames.items_to_core(body) if item != frames.Beat()]
+
+    await until(lambda: bool(lost) or len(items()) == len(sent))
+    assert (items(), lost) == (sent, [])
+    sending.end("enough")
+    await until(lambda: bool(lost))
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_gateway_takes_no_peer_for_the_core(issued: Callable[[Role], TlsCredentials]) -> None:
