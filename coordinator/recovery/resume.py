@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +33,7 @@ from coordinator.core.staleness.epochs import NEWEST_KEPT, EpochBook
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.ledger.store import ProblemReward, RunStore, StoredVersion
 from coordinator.tasks.checks.task import Problem
-from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
@@ -96,8 +96,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
     """
     async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
         first = [ledger.get_meta(key) for key in ("run_id", INCARNATION, FINISHED, VERSIONS_KEPT)]
-        await _all_of(first)
-        run_id, before, finished, kept = [one.result() for one in first]
+        run_id, before, finished, kept = await _all_of(first)
         incarnation = int(before or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
         if head is not None and run_id not in (None, head):
@@ -125,7 +124,6 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
 
 async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: int, kept: str | None) -> RunStart:
     """Read the run's state. All of it is requested at once: one by one, each request would wait for a commit."""
-    restoring = asyncio.create_task(_restored(ledger, age_max, incarnation, kept))
     steps, problems, position, rewards = (
         ledger.steps(),
         ledger.open_problems(),
@@ -133,8 +131,8 @@ async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: i
         ledger.problem_rewards(),
     )
     meta = {key: ledger.get_meta(key) for key in _META}
-    await _all_of([restoring, steps, problems, position, rewards, *meta.values()])
-    restored = restoring.result()
+    restoring = _restored(ledger, age_max, incarnation, kept)
+    restored, *_ = await _all_of([restoring, steps, problems, position, rewards, *meta.values()])
     values = json.loads(await meta[LEARNER_VALUES] or "{}")
     learner_finished = await meta[LEARNER_FINISHED] is not None
     phase = LearnerStatusChanged("finished" if learner_finished else "", "", values)
@@ -160,20 +158,29 @@ async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: i
     )
 
 
-async def _all_of(reads: Sequence[asyncio.Future[Any]]) -> None:
-    """Wait until all reads have ended, so that none is left to itself when one fails.
+async def _all_of(reads: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Return the results of all reads, and wait for each of them, so that none is left under way when one fails.
+
+    It waits for nothing but the reads, because a simulated store answers without an event loop.
 
     Raises:
         StoreError: what the first of those that failed raised.
     """
+    results, errors = list[Any](), list[StoreError]()
     try:
-        await asyncio.wait(reads)
-    finally:
         for read in reads:
-            read.cancel()  # those that are still waited for if this wait is cancelled; no effect on the others
-    errors = [error for read in reads if (error := read.exception()) is not None]
+            try:
+                results.append(await read)
+            except StoreError as error:
+                errors.append(error)
+    except BaseException:  # this wait is cancelled: so are the others
+        for read in reads:
+            if isinstance(read, asyncio.Future):
+                read.cancel()
+        raise
     if errors:
         raise errors[0]
+    return results
 
 
 async def _new_run(ledger: RunStore, name: str, head: RunId | None) -> RunId:
