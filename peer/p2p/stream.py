@@ -76,6 +76,11 @@ class P2pStream:
         """Return the bytes that wait in this process."""
         return self._buffers.leaving_bytes
 
+    @property
+    def leaving_bytes(self) -> int:
+        """Return the same: what libp2p has taken is not watched."""
+        return self.waiting_bytes
+
     async def first_frame(self) -> LinkFrame:
         """Return the first frame; no other is delivered before ``start``.
 

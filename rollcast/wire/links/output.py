@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 
 from rollcast.wire.links.raw_tls import TakenTls
 from rollcast.wire.links.tcp import set_unsent_bytes
@@ -65,6 +66,55 @@ class SendPace:
         if carried < _AHEAD_BYTES_LEAST:
             return 0
         return min(_AHEAD_BYTES_MOST, 1 << (carried.bit_length() - 1))
+
+
+# The next chunk is chosen when the kernel has no more than this of the last one left to send.
+_UNSENT_BYTES_MOST = 4 << 10
+# A faster link sends what the kernel has taken within some milliseconds: it is not looked at for a while.
+_WATCHED_BYTES_PER_SECOND_MOST = 512 << 10
+_WATCHED_AGAIN_S = 1.0
+_LOOK_S_LEAST = 0.005
+_LOOK_S_MOST = 0.1
+
+
+class UnsentWatch:
+    """Tells when the kernel has sent a slow link's chunk. Pure.
+
+    TCP_NOTSENT_LOWAT alone does not see to that: whatever it is, the kernel takes a buffer of up to 64 KiB whole, at
+    once. A relay that therefore gave all of its children a chunk at the same time would fill the queue of its uplink
+    with packets of all of them, and lose many.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, float] | None = None  # unsent bytes at the last look, and when that was
+        self._rate = 0.0  # bytes a second between the last two looks; 0: not known
+        self._unwatched_until_s = 0.0
+
+    def pause_s(self, unsent_bytes: Callable[[], int], now: float) -> float:
+        """Return the seconds after which to look again; 0 if the next chunk may be chosen.
+
+        Args:
+            unsent_bytes: returns the bytes that the kernel has taken and not sent.
+        """
+        if now < self._unwatched_until_s:
+            return 0.0
+        unsent = unsent_bytes()
+        if self._seen is not None and now > self._seen[1] and unsent < self._seen[0]:
+            self._rate = (self._seen[0] - unsent) / (now - self._seen[1])
+            if self._rate > _WATCHED_BYTES_PER_SECOND_MOST:
+                self._unwatched_until_s, self._seen = now + _WATCHED_AGAIN_S, None
+                return 0.0
+        if unsent <= _UNSENT_BYTES_MOST:
+            self._seen = None
+            return 0.0
+        self._seen = unsent, now
+        expected_s = (unsent - _UNSENT_BYTES_MOST) / self._rate if self._rate else 0.0
+        return min(_LOOK_S_MOST, max(_LOOK_S_LEAST, expected_s))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Return the bytes that had not left at the last look; 0 if the next chunk may be chosen."""
+        return 0 if self._seen is None else self._seen[0]
 
 
 class LinkOutput:

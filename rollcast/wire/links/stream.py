@@ -18,11 +18,18 @@ from dataclasses import replace
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
 from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
-from rollcast.wire.links.output import LinkOutput
+from rollcast.wire.links.output import LinkOutput, UnsentWatch
 from rollcast.wire.links.raw_tls import READ_BYTES, TakenTls
 from rollcast.wire.links.receiver import LinkClosed, LinkReceiver
 from rollcast.wire.links.steering import LinkSteering
-from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, set_receive_bytes, set_wake_bytes
+from rollcast.wire.links.tcp import (
+    SocketFigures,
+    SocketOptions,
+    measure,
+    set_receive_bytes,
+    set_wake_bytes,
+    unsent_bytes,
+)
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
@@ -63,6 +70,8 @@ class LinkStream(asyncio.BufferedProtocol):
         self._more = False  # the last read filled its buffer
         self._behind = False  # decrypted bytes wait for the next batch
         self._output = LinkOutput(tls, socket, self._sock)
+        self._unsent = UnsentWatch()
+        self._look: asyncio.TimerHandle | None = None  # while the kernel holds a chunk of a slow link
         self._undrained = False  # a chunk was sent since drained() was called last
         self._going_on = False  # _go_on is due
         self._ended: LinkClosed | None = None
@@ -113,12 +122,17 @@ class LinkStream(asyncio.BufferedProtocol):
     @property
     def full(self) -> bool:
         """Whether so many bytes wait for the socket that the next chunk should not be chosen yet."""
-        return self._output.full
+        return self._output.full or self._look is not None
 
     @property
     def waiting_bytes(self) -> int:
         """Return the number of bytes that wait in this process for the socket."""
         return self._output.waiting_bytes
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Return the number of bytes that wait in this process, or were seen to wait in the kernel."""
+        return self._output.waiting_bytes + self._unsent.unsent_bytes
 
     @property
     def congestion_control(self) -> str:
@@ -179,6 +193,7 @@ class LinkStream(asyncio.BufferedProtocol):
         self._queue(*frame)
         if self.full:
             self._pump()
+        self._look_at_unsent()
         if not self.full:
             self._soon_go_on()
 
@@ -253,10 +268,11 @@ class LinkStream(asyncio.BufferedProtocol):
         now = self._loop.time()
         self._output.resumed(now)
         self._steering.sending(now)
+        self._look_at_unsent()
         self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._watch, self._linger):
+        for timer in (self._watch, self._linger, self._look):
             if timer is not None:
                 timer.cancel()
         self._tls.lost(exc)
@@ -284,6 +300,19 @@ class LinkStream(asyncio.BufferedProtocol):
             self._output.pump()
         except ssl.SSLError as error:
             self.end(_broken(error))
+
+    def _look_at_unsent(self) -> None:
+        """Look again later if the kernel still holds much of the chunk that was sent last, and the link is slow."""
+        if self._look is None and self._undrained and not self._output.full:
+            pause_s = self._unsent.pause_s(lambda: unsent_bytes(self._sock), self._loop.time())
+            if pause_s:
+                self._look = self._loop.call_later(pause_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._look_at_unsent()
+        if self._look is None:
+            self._go_on()
 
     def _soon_go_on(self) -> None:
         if not self._going_on:

@@ -202,13 +202,23 @@ def measure(sock: socket.socket) -> SocketFigures:
         return SocketFigures()
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        unsent = array.array("i", [0])
-        fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, unsent)
     except OSError:
         return SocketFigures()
     path, busy_us, limited_us = _parse(info)
     limited_share = limited_us / busy_us if busy_us else 0.0
-    return SocketFigures(path.least_rtt_s or path.rtt_s, unsent[0], window_limited_share=limited_share)
+    return SocketFigures(path.least_rtt_s or path.rtt_s, unsent_bytes(sock), window_limited_share=limited_share)
+
+
+def unsent_bytes(sock: socket.socket) -> int:
+    """Return the bytes that the kernel has taken and not sent even once; 0 if the system does not report them."""
+    if not _LINUX or sock.fileno() < 0:
+        return 0
+    unsent = array.array("i", [0])
+    try:
+        fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, unsent)
+    except OSError:
+        return 0
+    return unsent[0]
 
 
 def measure_path(sock: socket.socket) -> PathFigures:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollcast.wire.links.output import LinkOutput, SendPace
+from rollcast.wire.links.output import LinkOutput, SendPace, UnsentWatch
 
 
 def sent(pace: SendPace, bytes_per_second: float, seconds: float, begin_s: float = 0.0) -> float:
@@ -117,3 +117,26 @@ def test_what_an_idle_socket_took_at_once_does_not_make_a_slow_link_fast() -> No
     assert socket.output._pace.bytes_per_second == pytest.approx(1e6)
     socket.output.write(b"x")
     assert socket.output.full, "nothing may wait ahead"
+
+
+def test_a_slow_link_is_given_the_next_chunk_when_the_kernel_has_sent_nearly_all_of_the_last() -> None:
+    watch = UnsentWatch()
+    assert watch.pause_s(lambda: 32_768, 0.0) == pytest.approx(0.005), "its rate is not known yet"
+    assert watch.unsent_bytes == 32_768
+    assert watch.pause_s(lambda: 32_268, 0.005) == pytest.approx(0.1), "28 KB take 0.28 s, and are looked at before"
+    assert watch.pause_s(lambda: 9_096, 0.105) == pytest.approx(5_000 * 0.1 / 23_172, rel=1e-3)
+    assert watch.pause_s(lambda: 4_000, 0.13) == 0.0
+    assert watch.unsent_bytes == 0
+
+
+def test_a_link_that_is_not_slow_is_not_watched_for_a_second() -> None:
+    watch, looks = UnsentWatch(), iter([32_768, 16_384, 32_768])
+    assert watch.pause_s(lambda: next(looks), 0.0) > 0.0
+    assert watch.pause_s(lambda: next(looks), 0.005) == 0.0, "three megabytes a second"
+    assert watch.pause_s(lambda: next(looks), 0.9) == 0.0, "not looked at"
+    assert watch.pause_s(lambda: next(looks), 1.1) > 0.0
+
+
+def test_a_link_that_sends_nothing_is_looked_at_again() -> None:
+    watch = UnsentWatch()
+    assert [watch.pause_s(lambda: 32_768, float(second)) for second in range(3)] == [0.005] * 3
