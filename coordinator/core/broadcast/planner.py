@@ -25,7 +25,7 @@ _MOVED_SHARE = 0.25  # a rate that changed by a smaller share keeps its value in
 _SLOWED_SHARE = 0.5  # share of the planned rate below which the plan is wrong enough to be changed soon
 _UPLINK_MIN = 1.0  # bytes a second; no plan divides by zero
 
-Drift = Literal["none", "moved", "slowed"]
+Drift = Literal["none", "learned", "moved", "slowed"]
 
 
 class RelayPlanner:
@@ -93,8 +93,9 @@ class RelayPlanner:
         uplink = self._trusted(uplink_bytes_per_second, confidence)
         if uplink < _SLOWED_SHARE * planned:
             return "slowed"
-        unmeasured = peer_id not in self._measured
-        return "moved" if unmeasured or abs(uplink - planned) > _MOVED_SHARE * planned else "none"
+        if peer_id not in self._measured:
+            return "learned"
+        return "moved" if abs(uplink - planned) > _MOVED_SHARE * planned else "none"
 
     # ---------------------------------------------------------------- changes
 

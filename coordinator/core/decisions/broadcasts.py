@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinator.core.broadcast.nodes import RelayNode
+from coordinator.core.broadcast.planner import Drift
 from coordinator.core.broadcast.probing import Probing
 from coordinator.core.broadcast.problem import RelayProblem
 from coordinator.core.decisions.state import CoreState
@@ -23,6 +24,8 @@ MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is as
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
 REACH_AFTER_S = 1.0  # since the last plan: a change of reachability, which is reported peer by peer after a start
 MOVED_AFTER_S = 30.0  # since the last plan: a rate that was unknown, or has changed
+# The same while a version is under way: chunks that were on their way down the old trees have to be requested.
+MOVED_MEANWHILE_AFTER_S = 300.0
 _OWN_LINKS = ("direct", "punched")  # kinds of links that cross no third machine
 
 
@@ -83,9 +86,14 @@ class Broadcasts:
         uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
         drift = self._state.relay.drift(member.peer_id, uplink, confidence)
         if drift != "none":  # in a mesh a new plan changes almost nothing
-            soon = drift == "slowed" or self._state.relay.mode == "mesh"
-            self._due_by(self._planned_at + (SLOWED_AFTER_S if soon else MOVED_AFTER_S))
+            self._due_by(self._planned_at + self._patience_s(drift))
         return []
+
+    def _patience_s(self, drift: Drift) -> float:
+        """Return the seconds from one plan to the next one that takes a drift of rates into account."""
+        if drift == "slowed" or self._state.relay.mode == "mesh":
+            return SLOWED_AFTER_S
+        return MOVED_MEANWHILE_AFTER_S if drift == "moved" and self._state.dissemination.running else MOVED_AFTER_S
 
     def _observe_site(self, member: Member, now: float) -> None:
         """Note to which members of its site a member has been linked, and plan again soon if there are more.

@@ -71,7 +71,7 @@ def test_what_moved_enough_to_plan_again() -> None:
     plan.replan([origin(), node("a"), node("b", None)])
     rates = {"a": (1.0, 1.2, 0.7, 1.5, 0.4), "b": (1.0,)}
     drifts = {name: [plan.drift(PeerId(name), RATE * share, 1.0) for share in shares] for name, shares in rates.items()}
-    assert drifts == {"a": ["none", "none", "moved", "moved", "slowed"], "b": ["moved"]}
+    assert drifts == {"a": ["none", "none", "moved", "moved", "slowed"], "b": ["learned"]}
     assert plan.drift(PeerId("b"), None, 0.0) == plan.drift(PeerId("stranger"), RATE, 1.0) == "none"
 
 

@@ -66,6 +66,21 @@ def test_new_and_slower_rates_are_planned_for_after_two_seconds() -> None:
     assert fleet.at(200.0) == []
 
 
+def test_a_rate_that_changed_by_less_than_half_does_not_change_the_trees_of_a_version_under_way() -> None:
+    fleet = Fleet(6)
+    for name in fleet.names:
+        fleet.beat(name, RATE)
+    fleet.at(31.0)
+    fleet.handle(announced(1))
+    for second in range(40, 80):
+        fleet.now = float(second)
+        assert fleet.beat("p0", 0.6 * RATE) == fleet.at(float(second)) == []
+    for name in fleet.names:
+        fleet.handle(held(name, 1))
+    fleet.beat("p0", 0.6 * RATE)
+    assert fleet.at(81.0)
+
+
 def test_sites_and_metered_uploads_reach_the_plan() -> None:
     for preferred in (True, False):
         world = World(lan_preferred=preferred)
