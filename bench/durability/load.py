@@ -1,8 +1,9 @@
 """Load a coordinator with thousands of peers: measure acknowledgement times, resources and losses.
 
-One real coordinator process with mutual TLS and a SQLite ledger runs on one core; the peers, the learner, gateways if
-there are any, and the verifiers run on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates,
-regardless of the coordinator. With ``--kill`` the coordinator is killed by SIGKILL in the middle and started again.
+One real coordinator process with mutual TLS and a SQLite ledger runs on one core; the peers, the learner and the
+verifiers run on the others, and gateways, if there are any, on all of them. Peers send heartbeats and upload rollouts
+of 20 KB at given rates, regardless of the coordinator. With ``--kill`` the coordinator is killed by SIGKILL in the
+middle and started again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bench.fleet.joining import join_many
 from bench.fleet.learner import SyntheticLearner
 from bench.fleet.long_rollouts import LongRollouts, tokens_for
 from bench.fleet.process import CoordinatorProcess, GatewayProcess, RunShape, wait_until_listening
-from bench.fleet.watch import Watch
+from bench.fleet.watch import Watch, pin
 from bench.machine import Outcome, alone
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
@@ -83,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--uploads", type=float, help="a second in total, in place of the profile's")
     parser.add_argument("--seconds", type=float, help="seconds to measure, in place of the profile's")
     parser.add_argument("--kill", action=argparse.BooleanOptionalAction, help="in place of the profile's")
-    parser.add_argument("--gateways", type=int, help="processes that serve the peers; they share the fleet's cores")
+    parser.add_argument("--gateways", type=int, help="processes that serve the peers; they run on all cores")
     parser.add_argument(
         "--linked",
         action="store_true",
@@ -167,6 +168,7 @@ class Load:
         self._gateways = [GatewayProcess(root, number, self._coordinator) for number in range(profile.gateways)]
         self._keeps_sessions = profile.gateways > 0 or profile.linked  # while the coordinator is killed
         self._watch = Watch(self._coordinator, own, others)
+        self._all = own | others
         self._history = History()
         self._scrapes_s: list[float] = []
         self._block_s = 0.0  # the longest block of the coordinator's loop in any scrape
@@ -185,6 +187,7 @@ class Load:
                 stack.callback(gateway.kill)
                 gateway.start()
                 await asyncio.to_thread(wait_until_listening, gateway, START_TIMEOUT_S)
+                pin(gateway.pid, self._all)
             await stack.enter_async_context(_running(self._watch.live()))
             fleet, learner = await self._members()
             await stack.enter_async_context(_running(learner.live()))

@@ -25,7 +25,7 @@ from peer.worker.uploads import UploadStream
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.joining.enrol import Enrolment
-from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.joining.grpc_client import end_call, open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 
@@ -36,6 +36,9 @@ UPLOAD_DEADLINE_S = 30.0
 WELCOME_DEADLINE_S = 30.0
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.2, 5.0  # waits before a retry of an upload or a session, as in a peer
 LINKS_REPORTED = 6
+# Sessions that are being opened at the same time. Each real peer has a processor of its own for its handshake; here all
+# share one, and those that had to wait for it would give up and begin anew.
+OPENING_AT_ONCE = 64
 MEGABYTE = 1e6
 
 
@@ -126,6 +129,7 @@ class Fleet:
         self._ready: deque[_Slot] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._next_beat = 0
+        self._openings = asyncio.Semaphore(OPENING_AT_ONCE)
         self.connected = 0
         self.under_way = 0  # uploads without a verdict
         self.uploading = False
@@ -180,11 +184,15 @@ class Fleet:
         """Run one session to its end, and return whether it was opened."""
         async with open_channel(peer.enrolment.grpc_address, peer.enrolment.credentials) as channel:
             generic = cast(Any, channel)
+            await self._openings.acquire()
             call = generic.stream_stream(SESSION)()
             try:
-                async with asyncio.timeout(WELCOME_DEADLINE_S):
-                    await call.write(peer.hello_now())
-                    welcome = await call.read()
+                try:
+                    async with asyncio.timeout(WELCOME_DEADLINE_S):
+                        await call.write(peer.hello_now())
+                        welcome = await call.read()
+                finally:
+                    self._openings.release()
                 if welcome is END_OF_STREAM:
                     return False
                 self._opened(peer, call, generic.stream_stream(UPLOADS))
@@ -196,7 +204,7 @@ class Fleet:
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
                 return False
             finally:
-                call.cancel()
+                end_call(call)
         return True
 
     def _opened(self, peer: FleetPeer, writes: Any, uploads: Any) -> None:

@@ -180,6 +180,12 @@ class GatewayProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
+    @property
+    def pid(self) -> int:
+        """Return the id of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """Return the processor seconds of the process."""
         assert self._process is not None

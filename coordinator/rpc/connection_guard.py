@@ -5,6 +5,9 @@ every descriptor. A connection with a call in progress, such as a session, is ne
 address may have some, and all addresses together a few more. gRPC itself ends handshakes that take too long
 (``rollcast.wire.identity.tls.SERVER_OPTIONS``).
 
+Connections that have just been made are counted apart, and of those the newest are closed: where a fleet returns at
+once, the oldest are the next to have a call, and whoever closes them does all handshakes in vain.
+
 The sockets belong to gRPC, so they are found in /proc, which only Linux has; elsewhere nothing is closed.
 """
 
@@ -12,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
+import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import unquote
@@ -28,6 +33,8 @@ from rollcast.wire.connection_caps import TOO_MANY_CONNECTIONS, excess
 log = structlog.get_logger()
 
 INTERVAL_S = 1.0
+ARRIVAL_S = 20.0  # that a connection may take until its first call; members give an attempt up after 10 s
+HOSTS_KNOWN_MAX = 1 << 14
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED = "01"  # in the column st
 _OWN_SOCKETS = Path("/proc/self/fd")
@@ -61,15 +68,26 @@ class ConnectionGuard:
 
     Args:
         refused: counts, by reason, the connections that it closes.
-        per_address: connections without a call that one IPv4 address or IPv6 /64 may have.
+        per_address: connections without a call that one IPv4 address or IPv6 /64 may have, and as many that arrive.
         most: the same for all addresses together.
+        clock: returns seconds that only grow.
     """
 
-    def __init__(self, port: int, busy: Busy, refused: Counter[str], *, per_address: int, most: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        busy: Busy,
+        refused: Counter[str],
+        *,
+        per_address: int,
+        most: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._port = port
         self._busy = busy
         self._per_address, self._most = per_address, most
-        self._seen: dict[Remote, None] = {}  # in the order in which they were first seen
+        self._clock = clock
+        self._seen: dict[Remote, float] = {}  # when each was first seen, in this order
         self._refused = refused
 
     async def run(self) -> None:
@@ -83,19 +101,33 @@ class ConnectionGuard:
         idle_most = await asyncio.to_thread(open_files) - len(self._busy.calls)
         if idle_most <= min(self._per_address, self._most):  # the tables have a line for each socket of the machine
             return 0
-        found = await asyncio.to_thread(established, self._port)
-        self._seen = {one: None for one in self._seen if one in found} | dict.fromkeys(found)
-        idle = ((one[0], one) for one in self._seen if one not in self._busy.calls)
-        over = excess(idle, per_address=self._per_address, most=self._most)
-        if not over:
+        count, addresses = await asyncio.to_thread(self._close_excess)
+        if not count:
             return 0
-        count = await asyncio.to_thread(close, self._port, frozenset(over))
         self._refused[TOO_MANY_CONNECTIONS] += count
-        log.info("connections without a call were closed", count=count, addresses=len({one[0] for one in over}))
+        log.info("connections without a call were closed", count=count, addresses=addresses)
         return count
 
+    def _close_excess(self) -> tuple[int, int]:
+        """Close what is in excess; return how many connections that was, and of how many addresses."""
+        over = self._excess(dict.fromkeys(established(self._port)))
+        count = close(self._port, frozenset(over)) if over else 0
+        return count, len({one[0] for one in over})
 
-@lru_cache(maxsize=1 << 14)  # each call of a connection asks twice
+    def _excess(self, found: Mapping[Remote, None]) -> list[Remote]:
+        """Return which of the connections that exist now are to be closed."""
+        now = self._clock()
+        self._seen = {one: at for one, at in self._seen.items() if one in found}
+        for one in found:
+            self._seen.setdefault(one, now)
+        without_call = [(one[0], one) for one in self._seen if one not in self._busy.calls]
+        arrived = [one for one in without_call if now - self._seen[one[1]] < ARRIVAL_S]
+        idle = without_call[: len(without_call) - len(arrived)]
+        limit = partial(excess, per_address=self._per_address, most=self._most)
+        return [*limit(idle), *limit(reversed(arrived))]
+
+
+@lru_cache(maxsize=HOSTS_KNOWN_MAX)  # each call of a connection asks twice
 def remote_of(grpc_peer: str) -> Remote | None:
     """Return the address and port of a gRPC peer; None if it is not an IP address."""
     scheme, _, rest = unquote(grpc_peer).partition(":")
@@ -113,16 +145,15 @@ def open_files() -> int:
     return os.stat(_OWN_SOCKETS).st_size or len(os.listdir(_OWN_SOCKETS))  # Linux before 6.2 gives no size
 
 
-def established(port: int) -> set[Remote]:
+def established(port: int) -> list[Remote]:
     """Return the other ends of this machine's established connections to a local port."""
-    found: set[Remote] = set()
-    for table in _TABLES:
-        if table.exists():
-            for line in table.read_text().splitlines()[1:]:
-                _, local, remote, state = line.split(maxsplit=4)[:4]
-                if state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
-                    found.add(_from_hex(remote))
-    return found
+    ours = re.compile(rf"^ *\d+: [0-9A-F]+:{port:04X} ([0-9A-F]+):([0-9A-F]+) {_ESTABLISHED} ", re.MULTILINE)
+    return [
+        (_host_from_hex(host), int(remote_port, 16))
+        for table in _TABLES
+        if table.exists()
+        for host, remote_port in ours.findall(table.read_text())
+    ]
 
 
 def close(port: int, remotes: Collection[Remote]) -> int:
@@ -147,13 +178,14 @@ def close(port: int, remotes: Collection[Remote]) -> int:
     return closed
 
 
-def _from_hex(text: str) -> Remote:
-    """Return an address as the kernel prints it: 32-bit words in the byte order of the machine."""
-    words, _, port = text.partition(":")
+@lru_cache(maxsize=HOSTS_KNOWN_MAX)  # each look at the tables asks for all of them
+def _host_from_hex(words: str) -> str:
+    """Return the address that the kernel prints so: 32-bit words in the byte order of the machine."""
     packed = b"".join(bytes.fromhex(words[at : at + 8])[::-1] for at in range(0, len(words), 8))
-    return _plain(str(ip_address(packed))), int(port, 16)
+    return _plain(str(ip_address(packed)))
 
 
+@lru_cache(maxsize=HOSTS_KNOWN_MAX)
 def _plain(host: str) -> str:
     address = ip_address(host)
     return str(getattr(address, "ipv4_mapped", None) or address)

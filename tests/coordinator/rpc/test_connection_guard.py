@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import sys
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator.rpc import connection_guard
-from coordinator.rpc.connection_guard import Busy, ConnectionGuard, established, remote_of
+from coordinator.rpc.connection_guard import ARRIVAL_S, Busy, ConnectionGuard, Remote, established, remote_of
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -58,15 +59,50 @@ async def test_the_oldest_connections_without_a_call_are_closed() -> None:
         busy = Busy()
         busy.began(f"ipv4:127.0.0.1:{names[0][1]}")
         refused: Counter[str] = Counter()
-        guard = ConnectionGuard(port, busy, refused, per_address=4, most=100)
-        guard._seen = dict.fromkeys(names)  # in order of age, which one look at the table does not show
-        assert established(port) == set(names)
+        guard = ConnectionGuard(port, busy, refused, per_address=4, most=100, clock=lambda: ARRIVAL_S)
+        guard._seen = dict.fromkeys(names, 0.0)  # in order of age, which one look at the table does not show
+        assert set(established(port)) == set(names)
         assert await guard.check() == 7
         for index, (reader, _) in enumerate(opened):
             if 1 <= index <= 7:
                 assert await asyncio.wait_for(reader.read(), 20) == b""
         assert not any(opened[index][0].at_eof() for index in (0, 8, 9, 10, 11))
         assert refused == {"too_many_connections": 7}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of this process are found in /proc")
+async def test_of_those_that_have_just_connected_the_newest_are_closed() -> None:
+    async with connections(12) as (port, opened):
+        names = [writer.get_extra_info("sockname")[:2] for _, writer in opened]
+        guard = ConnectionGuard(port, Busy(), Counter(), per_address=4, most=100, clock=lambda: ARRIVAL_S)
+        guard._seen = dict.fromkeys(names[:2], 0.0) | dict.fromkeys(names[2:], 1.0)  # two have been idle for too long
+        assert await guard.check() == 6
+        for reader, _ in opened[6:]:
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        assert not any(reader.at_eof() for reader, _ in opened[:6])
+
+
+def test_a_fleet_that_returns_at_once_gets_in() -> None:
+    """A handshake takes longer than the time between two looks, as the processor does hundreds at once."""
+    members, served_a_second, handshake_s = 600, 20, 3.0
+    now, busy = 0.0, Busy()
+    guard = ConnectionGuard(1, busy, Counter(), per_address=8, most=100, clock=lambda: now)
+    open_since: dict[Remote, float] = {}
+    ports = itertools.count(1)
+    while len(busy.calls) < members and now < 4 * members / served_a_second:
+        connected = {host for host, _ in open_since}
+        for host in (f"198.51.{number >> 8}.{number & 255}" for number in range(members)):
+            if host not in connected:
+                open_since[host, next(ports)] = now
+        ready = [one for one, at in open_since.items() if one not in busy.calls and now - at >= handshake_s]
+        for host, port in ready[:served_a_second]:
+            busy.began(f"ipv4:{host}:{port}")
+        for one in guard._excess(dict.fromkeys(open_since)):
+            del open_since[one]
+        assert len(open_since) - len(busy.calls) <= 100
+        now += 1.0
+    assert len(busy.calls) == members
+    assert now <= members / served_a_second + 2 * handshake_s, "no handshake was in vain"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sockets of this process are found in /proc")
