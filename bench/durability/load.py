@@ -210,7 +210,7 @@ class Load:
         for number, one in enumerate(enrolments, start=1):
             served = self._gateways[number % len(self._gateways)].address if self._gateways else one.grpc_address
             peers.append(FleetPeer(replace(one, grpc_address=served), "peer", number, self._rng))
-        shape = FleetShape(self._profile.heartbeats_s, self._profile.uploads_s)
+        shape = FleetShape(self._profile.heartbeats_s, self._profile.uploads_s, asks=self._keeps_sessions)
         tokenizer = Tokenizer.from_json((await learner.describe()).tokenizer_json)
         rollouts = LongRollouts(tokenizer, tokens_for(self._profile.upload_bytes))
         if not self._profile.linked:

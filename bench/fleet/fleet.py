@@ -50,6 +50,7 @@ class FleetShape:
     uploads_s: float
     connects_s: float = 250.0  # first connections a second
     slots_held: int = 2  # most slots that a peer holds
+    asks: bool = True  # for answers to heartbeats, as a peer does that has a further address to go to
 
 
 @dataclass(slots=True)
@@ -283,7 +284,7 @@ class Fleet:
         self._next_beat = (self._next_beat + 1) % len(self._peers)
         if peer.writes is not None:
             beat = peer.beat
-            beat.sequence += 1
+            beat.sequence += self._shape.asks
             beat.tokens_generated += 100
             if peer.version is not None:
                 beat.has_active_version, beat.active_version = True, peer.version.version

@@ -158,6 +158,7 @@ class LocalCore:
         self._sessions = sessions
         self._desk = desk
         self._welcome = welcome
+        self._welcome_message = welcome.message()
         self._ledger = ledger
         self._route_shape: RouteShape | None = None
         self._clones = Clones()
@@ -165,7 +166,7 @@ class LocalCore:
     @property
     def welcome_digest(self) -> bytes:
         """Return BLAKE3 of the Welcome, 32 bytes: a coordinator with other settings has another one."""
-        return blake3(self._welcome.message().SerializeToString(deterministic=True)).digest()
+        return blake3(self._welcome_message.SerializeToString(deterministic=True)).digest()
 
     @property
     def is_interrupted(self) -> bool:
@@ -193,9 +194,9 @@ class LocalCore:
             return joined.invite
         self._sessions.add(channel)
         self._clones.session_opened(peer_id, opening.instance_id, time.monotonic())
-        log.info("session opened", peer_id=peer_id, name=joined.name, peer_role=joined.role)
+        log.debug("session opened", peer_id=peer_id)  # a note on the member's coming and going follows
         if not opening.resumed:
-            channel.send(self._welcome.message())  # before the event, whose actions queue messages behind it
+            channel.send(self._welcome_message)  # before the event, whose actions queue messages behind it
         shell.apply(joined)
         return joined.invite
 
@@ -218,7 +219,7 @@ class LocalCore:
         if self._sessions.close(channel):  # not if a newer session of the peer has replaced this one
             self._clones.session_closed(channel.peer_id)
             self._shell.apply(PeerLeft(channel.peer_id, channel.ended_because, finished=channel.said_goodbye))
-        log.info("session ended", peer_id=channel.peer_id, reason=channel.ended_because)
+        log.debug("session ended", peer_id=channel.peer_id, reason=channel.ended_because)
 
     def apply(self, peer_id: PeerId, event: Event) -> None:
         """See CoreLink."""
