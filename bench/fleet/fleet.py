@@ -76,6 +76,7 @@ class FleetPeer:
         "hello",
         "opened_at_s",
         "outbox",
+        "redial_spread_s",
         "role",
         "slots",
         "stream",
@@ -96,6 +97,7 @@ class FleetPeer:
         self.uploads: Any = None  # opens a stream of uploads, while a session is open
         self.stream: UploadStream | None = None
         self.writes: Any = None
+        self.redial_spread_s = 0.0  # as the coordinator asked for
         self.opened_at_s = 0.0  # start of the newest session on the monotonic clock
         self.outbox: deque[bytes] = deque()
         self.writing = False
@@ -176,7 +178,8 @@ class Fleet:
         while True:
             if await self._one_session(peer):
                 delays_s = self._delays_s()
-            await asyncio.sleep(next(delays_s))
+            spread_s = self._rng.uniform(0.0, peer.redial_spread_s)
+            await asyncio.sleep(max(next(delays_s), spread_s))
 
     def _delays_s(self) -> Iterator[float]:
         return backoff_delays_s(self._rng, first_s=AGAIN_FIRST_S, most_s=AGAIN_MOST_S)
@@ -196,6 +199,7 @@ class Fleet:
                     self._openings.release()
                 if welcome is END_OF_STREAM:
                     return False
+                peer.redial_spread_s = pb.CoordinatorMessage.FromString(welcome).welcome.redial_spread_s
                 self._opened(peer, call, generic.stream_stream(UPLOADS))
                 try:
                     while (data := await call.read()) is not END_OF_STREAM:

@@ -331,10 +331,10 @@ class LimitsConfig(ConfigModel):
     connections_max: int = Field(512, ge=2)
     """Connections to the HTTP port in all; an idle one of the address with the most makes room for a newcomer."""
     control_connections_per_address: int = Field(1024, ge=1)
-    """Connections to the control port that one address may keep without a call in progress. A whole fleet behind one
-    address has as many when it returns after a restart."""
+    """Connections to the control port that one address may keep without a call in progress. All addresses together may
+    have as many that were made less than 20 s ago; beyond it the newest are closed, and dial again."""
     control_connections_max: int = Field(4096, ge=2)
-    """The same for all addresses together."""
+    """Connections without a call in progress that all addresses together may keep. Beyond it the oldest is closed."""
 
 
 class StoreConfig(ConfigModel):

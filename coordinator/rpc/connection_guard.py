@@ -6,7 +6,8 @@ address may have some, and all addresses together a few more. gRPC itself ends h
 (``rollcast.wire.identity.tls.SERVER_OPTIONS``).
 
 Connections that have just been made are counted apart, and of those the newest are closed: where a fleet returns at
-once, the oldest are the next to have a call, and whoever closes them does all handshakes in vain.
+once, the oldest are the next to have a call, and whoever closes them does all handshakes in vain. All addresses
+together may have as many of them as one alone: no more than a core gets through before members give up.
 
 The sockets belong to gRPC, so they are found in /proc, which only Linux has; elsewhere nothing is closed.
 """
@@ -68,8 +69,9 @@ class ConnectionGuard:
 
     Args:
         refused: counts, by reason, the connections that it closes.
-        per_address: connections without a call that one IPv4 address or IPv6 /64 may have, and as many that arrive.
-        most: the same for all addresses together.
+        per_address: connections without a call that one IPv4 address or IPv6 /64 may have, and as many that have just
+            been made, by all addresses.
+        most: connections without a call that all addresses together may have, those that have just been made aside.
         clock: returns seconds that only grow.
     """
 
@@ -123,8 +125,8 @@ class ConnectionGuard:
         without_call = [(one[0], one) for one in self._seen if one not in self._busy.calls]
         arrived = [one for one in without_call if now - self._seen[one[1]] < ARRIVAL_S]
         idle = without_call[: len(without_call) - len(arrived)]
-        limit = partial(excess, per_address=self._per_address, most=self._most)
-        return [*limit(idle), *limit(reversed(arrived))]
+        limit = partial(excess, per_address=self._per_address)
+        return [*limit(idle, most=self._most), *limit(reversed(arrived), most=self._per_address)]
 
 
 @lru_cache(maxsize=HOSTS_KNOWN_MAX)  # each call of a connection asks twice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import structlog
@@ -29,6 +30,8 @@ from rollcast.wire.version_swap import AtVersionSwap
 log = structlog.get_logger()
 
 LEDGER_DEADLINE_S = 30.0
+REDIALS_PER_SECOND = 250.0
+"""Sessions that begin in a second after all members lost theirs at once, as in a restart: less than a core opens."""
 _CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
 _CLONE_FIX = "stop the other one to move here; or delete identity.key and credentials.pem here and join anew"
 
@@ -158,10 +161,20 @@ class LocalCore:
         self._sessions = sessions
         self._desk = desk
         self._welcome = welcome
-        self._welcome_message = welcome.message()
         self._ledger = ledger
         self._route_shape: RouteShape | None = None
         self._clones = Clones()
+
+    @cached_property
+    def _welcome_message(self) -> pb.CoordinatorMessage:
+        return self._welcome.message()
+
+    def _welcome_now(self) -> pb.CoordinatorMessage:
+        """Return the welcome of a peer that joins now: the more members there are, the later each may dial again."""
+        message = pb.CoordinatorMessage()
+        message.CopyFrom(self._welcome_message)
+        message.welcome.redial_spread_s = self._sessions.count / REDIALS_PER_SECOND
+        return message
 
     @property
     def welcome_digest(self) -> bytes:
@@ -196,7 +209,7 @@ class LocalCore:
         self._clones.session_opened(peer_id, opening.instance_id, time.monotonic())
         log.debug("session opened", peer_id=peer_id)  # a note on the member's coming and going follows
         if not opening.resumed:
-            channel.send(self._welcome_message)  # before the event, whose actions queue messages behind it
+            channel.send(self._welcome_now())  # before the event, whose actions queue messages behind it
         shell.apply(joined)
         return joined.invite
 

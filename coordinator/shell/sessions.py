@@ -83,6 +83,11 @@ class Sessions:
         self._channels[channel.peer_id] = channel
         self._empty.clear()
 
+    @property
+    def count(self) -> int:
+        """Return the number of open sessions."""
+        return len(self._channels)
+
     def has(self, peer_id: PeerId) -> bool:
         """Return whether the peer has an open session."""
         return peer_id in self._channels

@@ -128,7 +128,8 @@ class ViewRegistry:
         self._versions.observe(state)
         self._wrong(status, spending)
         yield
-        self.history.add(run.unix_clock(), take_sample(state, status, spending, now=now))
+        sample = yield from take_sample(state, status, spending, now=now)
+        self.history.add(run.unix_clock(), sample)
 
     def _status(self) -> RunStatus:
         return self.run.core.run_status(self.run.clock())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
 from coordinator.core.status.peers import accept_share, took_s, version_lag
 from coordinator.core.status.status import RunStatus
+from coordinator.core.status.turns import Turns
 from coordinator.views.overview import usd_per_hour
 
 Name = Literal[
@@ -52,19 +53,25 @@ class Point:
 
 def take_sample(
     state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None, *, now: float
-) -> dict[Name, Point]:
+) -> Turns[dict[Name, Point]]:
     """Return all series now. Those of members cover workers that are on; ages cover the newest batch."""
     on = [one for one in state.members if one.role == "peer" and not _is_off(one)]
     newest = state.newest_version
     split = state.ages.last
     trained_at_age = None if split is None else split.means()["age_steps"]
-    return {
-        "tokens_per_s": _over(on, _tokens(on), "least"),
-        "version_lag": _over(on, (_float(version_lag(one, newest)) for one in on), "most"),
-        "t_bcast_s": _over(on, (took_s(state, one) for one in on), "most"),
-        "accept_share": _over(on, (accept_share(one) for one in on), "least"),
-        "last_seen_s": _over(on, (now - one.last_seen for one in on), "most"),
-        "upload_bytes_per_s": _over(on, (_uplink(one) for one in on), "least"),
+    of_members: Mapping[Name, Callable[[Member], float | None]] = {
+        "tokens_per_s": _tokens,
+        "version_lag": lambda one: _float(version_lag(one, newest)),
+        "t_bcast_s": lambda one: took_s(state, one),
+        "accept_share": accept_share,
+        "last_seen_s": lambda one: now - one.last_seen,
+        "upload_bytes_per_s": _uplink,
+    }
+    found = dict[Name, Point]()
+    for name, value_of in of_members.items():
+        yield
+        found[name] = _over(on, map(value_of, on), SERIES[name][1])
+    return found | {
         "age_steps": Point(trained_at_age, _float(state.staleness.max_trained)),
         "learner_utilisation": Point(state.progress.recent_utilisation),
         "usd_per_hour": Point(usd_per_hour(state, status, spending)),
@@ -76,10 +83,9 @@ def _is_off(member: Member) -> bool:
     return bool(member.reputation.switched_off or member.reputation.kept_out)
 
 
-def _tokens(on: Iterable[Member]) -> Iterator[float | None]:
-    """Yield the rate of each worker; None for one that has not reported or holds no version: it cannot be slow yet."""
-    for one in on:
-        yield None if one.facts is None or one.version is None else one.facts.tokens_per_second
+def _tokens(member: Member) -> float | None:
+    """Return a worker's rate; None for one that has not reported or holds no version: it cannot be slow yet."""
+    return None if member.facts is None or member.version is None else member.facts.tokens_per_second
 
 
 def _uplink(member: Member) -> float | None:

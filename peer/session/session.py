@@ -41,6 +41,7 @@ DELAY_MOST_S = 10.0  # between two attempts
 # follow each other more closely, for some 10 s.
 SOON_DELAY_MOST_S = 1.0
 SOON_ATTEMPTS = 20
+REDIAL_SPREAD_MOST_S = 60.0  # whatever a coordinator asks for
 PROBE_TIMEOUT_S = 2.0  # for another coordinator to answer while ours is silent
 PROBE_DELAY_S = (0.2, 1.0)  # between two rounds of such probes: the first ceiling of the backoff, and the last
 LAG_KEPT = 0.9  # share of the longest delay of a heartbeat that the next one still reports
@@ -129,6 +130,7 @@ class Session:
         self._outbox_changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._stopped_by_coordinator = False
+        self._redial_spread_s = 0.0
         self._ended = asyncio.Event()
         self.stub: rollcast_pb2_grpc.CoordinatorStub | None = None
         """Stub for calls on the open session's connection; None while no session is open."""
@@ -181,7 +183,8 @@ class Session:
             left_s = give_up_s - loop.time()
             if left_s <= 0.0:
                 raise self._given_up(timeout_s or 0.0, cause)
-            await self._pause(min(next(delays), left_s))
+            spread_s = self._random.uniform(0.0, self._redial_spread_s) if self._redial_spread_s else 0.0
+            await self._pause(min(max(next(delays), spread_s), left_s))
 
     async def _diagnose(self, cause: str, give_up_s: float) -> None:
         """Find out which hop fails, and log each new problem once."""
@@ -216,6 +219,7 @@ class Session:
                     # Anything else in the outbox describes a state that Hello and the first heartbeat have replaced.
                     self._outbox = deque(m for m in self._outbox if m.WhichOneof("body") == "accusation")
                     self.stub, was_open = stub, True
+                    self._redial_spread_s = _spread_s(welcome)
                     self.search.opened()
                     log.info("session opened", coordinator=welcome.software)
                     self._listener.opened(welcome)
@@ -404,6 +408,12 @@ class Session:
 
 def _after(now: float, seconds: float | None) -> float:
     return math.inf if seconds is None else now + seconds
+
+
+def _spread_s(welcome: pb.Welcome) -> float:
+    """Return over how many seconds the members of a run spread when all of them dial again."""
+    asked_s = welcome.redial_spread_s
+    return min(asked_s, REDIAL_SPREAD_MOST_S) if asked_s > 0.0 else 0.0  # a NaN is not above 0
 
 
 def refusal(refused: pb.Refused) -> RollcastError:

@@ -370,7 +370,7 @@ def build_run_status(
         learner_mfu=values.get("mfu"),
         learner_memory_peak_share=values.get("device_memory_peak_share"),
         learner_profile=None if state.profile is None else state.profile.status(),
-        mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
+        mismatch=mismatch_status(values, ((one.peer_id, one.name, one.hardware) for one in state.members)),
         updates_skipped=int(values.get("updates_skipped_total", 0.0)),
         updates_skipped_at=_step_of(values.get("updates_skipped_at_step")),
         evaluations=_evaluations(values),

@@ -642,7 +642,7 @@ class PeerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ..., reachability: _Optional[_Union[Reachability, _Mapping]] = ..., punch_request: _Optional[_Union[PunchRequest, _Mapping]] = ..., punch_outcome: _Optional[_Union[PunchOutcome, _Mapping]] = ..., dial_back_outcome: _Optional[_Union[DialBackOutcome, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "at_version_swap", "partial_interval_s", "tokenizer_json", "router_replay", "answer_s")
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "at_version_swap", "partial_interval_s", "tokenizer_json", "router_replay", "answer_s", "redial_spread_s")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -657,6 +657,7 @@ class Welcome(_message.Message):
     TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
     ROUTER_REPLAY_FIELD_NUMBER: _ClassVar[int]
     ANSWER_S_FIELD_NUMBER: _ClassVar[int]
+    REDIAL_SPREAD_S_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     learner_public_key: bytes
@@ -671,7 +672,8 @@ class Welcome(_message.Message):
     tokenizer_json: str
     router_replay: bool
     answer_s: float
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., at_version_swap: _Optional[str] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ..., router_replay: _Optional[bool] = ..., answer_s: _Optional[float] = ...) -> None: ...
+    redial_spread_s: float
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., at_version_swap: _Optional[str] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ..., router_replay: _Optional[bool] = ..., answer_s: _Optional[float] = ..., redial_spread_s: _Optional[float] = ...) -> None: ...
 
 class HeartbeatAnswer(_message.Message):
     __slots__ = ("sequence",)

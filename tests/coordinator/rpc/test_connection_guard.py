@@ -86,7 +86,7 @@ def test_a_fleet_that_returns_at_once_gets_in() -> None:
     """A handshake takes longer than the time between two looks, as the processor does hundreds at once."""
     members, served_a_second, handshake_s = 600, 20, 3.0
     now, busy = 0.0, Busy()
-    guard = ConnectionGuard(1, busy, Counter(), per_address=8, most=100, clock=lambda: now)
+    guard = ConnectionGuard(1, busy, Counter(), per_address=100, most=400, clock=lambda: now)
     open_since: dict[Remote, float] = {}
     ports = itertools.count(1)
     while len(busy.calls) < members and now < 4 * members / served_a_second:

@@ -23,12 +23,12 @@ from coordinator.core.events.actions import AnswerUpload
 from coordinator.rpc import peers, tokenizer
 from coordinator.rpc import uploads as uploads_module
 from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
-from coordinator.rpc.core_link import LocalCore, WelcomeSettings
+from coordinator.rpc.core_link import REDIALS_PER_SECOND, LocalCore, Opening, WelcomeSettings
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls, packed_file
 from coordinator.shell.pending_calls import Answered
-from coordinator.shell.sessions import Sessions
+from coordinator.shell.sessions import PeerChannel, Sessions
 from rollcast.runtime.errors import (
     CheckpointError,
     MalformedMessage,
@@ -347,6 +347,27 @@ def test_hello_fields_for_relay_plans_are_limited() -> None:
     joined = joined_of(Caller(RunId("run"), "peer", PeerId("alice")), pb.PeerMessage(hello=hello), "192.0.2.7")
     assert (joined.site, joined.metered, joined.upload_cap_bytes_per_second) == ("192.0.2.7", True, 0.0)
     assert joined.region == "eu-north" + "x" * 56
+
+
+async def test_the_more_members_there_are_the_longer_they_spread_when_all_dial_again() -> None:
+    shell = SimpleNamespace(ended_because="", ended_for_good=False, apply=lambda event: None)
+    desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"), is_for_cells=None)
+    welcome = WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "")
+    sessions = Sessions()
+    core = LocalCore(cast(Any, shell), sessions, cast(Any, desk), welcome, cast(Any, None))
+    digest, spreads_s = core.welcome_digest, list[float]()
+    for number in range(1, int(REDIALS_PER_SECOND) + 1):
+        peer_id = PeerId(f"peer-{number}")
+        channel = PeerChannel(peer_id, "peer")
+        hello = pb.PeerMessage(hello=pb.Hello(protocol=range_to_pb(), role="peer"))
+        joined = joined_of(Caller(RunId("run"), "peer", peer_id), hello, "")
+        await core.open(Opening(joined, "", ""), channel)
+        first = await channel.next()
+        assert first is not None
+        spreads_s.append(first.welcome.redial_spread_s)
+    assert spreads_s[-1] == 1.0
+    assert spreads_s == sorted(spreads_s)
+    assert core.welcome_digest == digest, "else every session would end when a coordinator comes back"
 
 
 async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.events.prices import Price
 from coordinator.core.members.mismatch import mismatch_status
+from coordinator.core.status.turns import at_once
 from coordinator.views.runs import Runs, steps_view, with_names
 from coordinator.views.samples import SERIES, Point, take_sample
 from rollcast.runtime.errors import MalformedMessage
@@ -130,7 +131,7 @@ def test_each_series_has_its_mean_and_its_worst_member() -> None:
     run.now += 4.0
     run.handle(announced(2))
     run.handle(held("a", 2))
-    sample = take_sample(state, status(run.core, run.now), None, now=run.now)
+    sample = at_once(take_sample(state, status(run.core, run.now), None, now=run.now))
     assert set(sample) == set(SERIES)
     assert sample["tokens_per_s"] == Point(15.0, 10.0, "a")
     assert sample["upload_bytes_per_s"] == Point(15e6, 10e6, "a")
@@ -142,7 +143,7 @@ def test_each_series_has_its_mean_and_its_worst_member() -> None:
 
 def test_unmeasured_values_are_none() -> None:
     found = core()
-    assert set(take_sample(found.state, status(found), None, now=NOW).values()) == {Point()}
+    assert set(at_once(take_sample(found.state, status(found), None, now=NOW)).values()) == {Point()}
 
 
 def test_money_and_mismatch() -> None:
@@ -150,7 +151,8 @@ def test_money_and_mismatch() -> None:
     found.state.prices = (Price(name="a", usd_per_hour=2.5),)
     values = {"mismatch_kl_k3": 0.01, "kl_k3:a": 0.03, "kl_k3:z": 0.02}
     said = replace(status(found), mismatch=mismatch_status(values, [("a", "a", "cpu")]))
-    sample = take_sample(found.state, said, None, now=NOW)
+    sample = at_once(take_sample(found.state, said, None, now=NOW))
     assert sample["usd_per_hour"] == Point(2.5)
     assert sample["mismatch_kl"] == Point(0.01, 0.03, "a")
-    assert take_sample(found.state, said, {"usd_per_hour": 7.0}, now=NOW)["usd_per_hour"].mean == pytest.approx(7.0)
+    spent = at_once(take_sample(found.state, said, {"usd_per_hour": 7.0}, now=NOW))
+    assert spent["usd_per_hour"].mean == pytest.approx(7.0)

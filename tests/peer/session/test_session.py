@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from peer.session.session import Session, SessionSettings, refusal
+from peer.session.session import REDIAL_SPREAD_MOST_S, Session, SessionSettings, refusal
 from rollcast.runtime.errors import (
     JoinRefused,
     MalformedMessage,
@@ -158,6 +160,30 @@ async def test_a_lost_session_is_opened_again(tmp_path: Path) -> None:
         second = await coordinator.next_session()
         await second.expect("accusation")
         assert "work_request" not in second.kinds()
+
+
+async def test_the_members_of_a_large_run_do_not_all_dial_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they lose their sessions together, each dials after a random part of the time that it was told."""
+    pauses, asked_s = list[float](), [0.0, 40.0, math.nan, 1e9]
+
+    async def pause(_: Session, seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(Session, "_pause", pause)
+    async with connected(tmp_path) as (coordinator, fixture):
+        fixture.session._settings = replace(fixture.session._settings, reconnect_timeout_s=None)
+        for count, spread_s in enumerate(asked_s, start=1):
+            session = await coordinator.next_session(welcome(redial_spread_s=spread_s))
+            await fixture.listener.wait_for("opened", count)
+            session.end()
+            await fixture.listener.wait_for("lost", count)
+        await until(lambda: len(pauses) >= len(asked_s))
+    assert pauses[0] <= 0.2
+    assert pauses[2] <= 0.2
+    assert 0.2 < pauses[1] <= 40.0
+    assert 0.2 < pauses[3] <= REDIAL_SPREAD_MOST_S
 
 
 @pytest.mark.parametrize("code", ["OK", "CANCELLED", "UNKNOWN", "INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED"])

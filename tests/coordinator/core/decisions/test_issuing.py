@@ -1,8 +1,18 @@
 from __future__ import annotations
 
 from coordinator.core.core import CoordinatorCore
+from coordinator.core.decisions.issuing import LEASES_AT_ONCE
 from coordinator.core.events.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
-from coordinator.core.events.events import BatchRequested, LeasesReturned, PeerLeft, PromptsSupplied, StepFinished
+from coordinator.core.events.events import (
+    ArrivalsBegan,
+    ArrivalsEnded,
+    BatchRequested,
+    LeasesReturned,
+    PeerLeft,
+    PromptsSupplied,
+    StepFinished,
+    Tick,
+)
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.groups import slot_seed
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Step, Version
@@ -74,6 +84,25 @@ def test_a_peer_never_holds_more_than_its_capacity() -> None:
     assert len(world.take("a")) == 4  # two generation batches of two
     world.handle(wants("a", 100))  # sent before it saw the leases
     assert world.take("a") == []
+
+
+def test_one_event_gives_out_no_more_leases_than_the_loop_may_wait_for() -> None:
+    core, names = CoordinatorCore(settings(groups_per_step=100)), [f"p{one}" for one in range(LEASES_AT_ONCE + 5)]
+    core.handle(joined("origin", role="origin"), 0.0)
+    core.handle(PromptsSupplied(tuple(prompt(number) for number in range(100))), 0.0)
+    core.handle(announced(0), 0.0)
+    for name in names:
+        core.handle(joined(name), 0.0)
+        core.handle(held(name, 0), 0.0)
+    core.handle(ArrivalsBegan(), 0.0)
+    for name in names:
+        core.handle(wants(name, 1), 0.0)
+    first, further = (
+        [one.peer_id for one in core.handle(event, 0.0) if isinstance(one, SendLeases)]
+        for event in (ArrivalsEnded(), Tick())
+    )
+    assert len(first) == LEASES_AT_ONCE
+    assert sorted(first + further) == sorted(names)
 
 
 def test_the_peer_that_holds_least_is_served_first_and_in_turns() -> None:
