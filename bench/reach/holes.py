@@ -34,8 +34,9 @@ from rollcast.runtime.run_folder import RunFolder
 
 KINDS: tuple[Nat, ...] = get_args(Nat)
 #: "libp2p": over TCP, with its noise and yamux, where the extra p2p is installed; "product": links of peers that a
-#: coordinator tells when to dial.
-Method = Literal["tcp", "udp", "libp2p", "product"]
+#: coordinator tells when to dial; "product-ipv6": the same through the routers' firewalls for IPv6, which they do not
+#: translate.
+Method = Literal["tcp", "udp", "libp2p", "product", "product-ipv6"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _PROGRAM = "bench.reach.hole_puncher"
 _LIBP2P_PROGRAM = "bench.reach.libp2p_puncher"
@@ -43,7 +44,7 @@ _PRODUCT_PROGRAM = "bench.reach.punching_peer"
 _READY_S = 60.0
 _AT_ONCE = 10
 _ENDS = (1, 2)
-_SETTINGS = ("coordinator.join.peers_max=1000000",)  # each try joins twice
+_SETTINGS: tuple[str, ...] = ("coordinator.join.peers_max=1000000",)  # each try joins twice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,8 +112,12 @@ class _Ends:
         self._lines, self._processes = Lines(), list[subprocess.Popen[Any]]()
         observer = network.addresses[0]
         commands = [[_PROGRAM, "--observe", observer]]
-        if method == "product":
-            case = Case(network.nodes, 1, network.sockets, folder, _READY_S, settings=_SETTINGS)
+        if method in ("product", "product-ipv6"):
+            settings = _SETTINGS
+            if method == "product-ipv6":
+                address = json.dumps(network.addresses_ipv6[0])
+                settings += ('coordinator.serve.host="::"', f"coordinator.serve.advertise_host={address}")
+            case = Case(network.nodes, 1, network.sockets, folder, _READY_S, settings=settings)
             Daemons(network, case).start_coordinator()
         for end in _ENDS:
             commands.append(self._command(method, network, end, folder))
@@ -125,7 +130,7 @@ class _Ends:
         self._lines.count("ready", len(commands), _READY_S)
 
     def _command(self, method: Method, network: Network, end: int, folder: Path) -> list[str]:
-        if method == "product":
+        if method in ("product", "product-ipv6"):
             invite = RunFolder(folder / "run").secrets / "invite-peer.txt"
             return [_PRODUCT_PROGRAM, str(invite), str(folder)]
         program = [_LIBP2P_PROGRAM, str(end)] if method == "libp2p" else [_PROGRAM]

@@ -91,9 +91,13 @@ class Member:
         """Report the kind of router; returns once the coordinator has it and our punching port (symmetric: none)."""
         self.reached.set_nat(kind)
         async with asyncio.timeout(_JOIN_S):
-            while kind != "symmetric" and not self.reached.now.punch_address:  # noqa: ASYNC110 - no event reports it
+            while kind != "symmetric" and not self._port_known:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
         await asyncio.sleep(_REPORT_S)
+
+    @property
+    def _port_known(self) -> bool:
+        return bool(self.reached.now.punch_address or self.reached.now.punch_address_ipv6)
 
     async def meet(self, other: PeerId) -> None:
         """Return once there is a link to the other peer, whichever end asked for it, and a message arrived over it.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FLOWS_MAX = 1024, FIRST_PORT = 1024, PORTS = 65536 - FIRST_PORT, IP_HEADER = 20 };
+enum { FLOWS_MAX = 1024, FIRST_PORT = 1024, PORTS = 65536 - FIRST_PORT, IP_HEADER = 20, IP6_HEADER = 40 };
 #define SECOND INT64_C(1000000000)
 /* Idle times after which a flow expires: home routers' 30 s of UDP; RFC 5382 section 5 for TCP. */
 static const int64_t udp_idle = 30 * SECOND, tcp_opening = 240 * SECOND, tcp_open = 7440 * SECOND,
@@ -91,6 +91,7 @@ static uint16_t free_port(struct nat *nat, int protocol, int64_t now) {
 }
 
 static uint16_t outside_of(struct nat *nat, int protocol, uint16_t inside, int64_t now) {
+    if (nat->kind == NAT_FIREWALL) return inside;
     if (nat->kind != NAT_SYMMETRIC)
         for (struct flow *flow = nat->flows; flow < nat->flows + nat->count; flow++)
             if (flow->inside == inside && flow->protocol == protocol && is_live(flow, now)) return flow->outside;
@@ -207,6 +208,31 @@ int nat_rewrite_out(struct nat *nat, uint8_t *packet, uint32_t len, int partial,
                             flags_of(packet, transport), now);
     if (port) rewrite(packet, 12, transport, partial, new_ip, port);
     return port != 0;
+}
+
+/* Whether this is a TCP or UDP packet of IPv6 without extension headers, such as fragments have. */
+static int is_ipv6(const uint8_t *packet, uint32_t len) {
+    if (len < IP6_HEADER || packet[0] >> 4 != 6) return 0;
+    uint32_t least = packet[6] == NAT_TCP ? 20 : packet[6] == NAT_UDP ? 8 : UINT32_MAX;
+    return len - IP6_HEADER >= least;
+}
+
+int nat_pass_out(struct nat *firewall, const uint8_t *packet, uint32_t len, int64_t now) {
+    if (!is_ipv6(packet, len)) return 0;
+    const uint8_t *transport = packet + IP6_HEADER;
+    uint32_t remote_ip;
+    memcpy(&remote_ip, packet + 36, 4);
+    return nat_out(firewall, packet[6], get16(transport), remote_ip, get16(transport + 2),
+                   packet[6] == NAT_TCP ? transport[13] : 0, now) != 0;
+}
+
+int nat_pass_in(struct nat *firewall, const uint8_t *packet, uint32_t len, int64_t now) {
+    if (!is_ipv6(packet, len)) return 0;
+    const uint8_t *transport = packet + IP6_HEADER;
+    uint32_t remote_ip;
+    memcpy(&remote_ip, packet + 20, 4);
+    return nat_in(firewall, packet[6], get16(transport + 2), remote_ip, get16(transport),
+                  packet[6] == NAT_TCP ? transport[13] : 0, now) != 0;
 }
 
 int nat_rewrite_in(struct nat *nat, uint8_t *packet, uint32_t len, int partial, uint32_t new_ip, int64_t now) {

@@ -9,12 +9,16 @@
  *
  * Outside ports are random, never the inside port itself, so that code which assumes preserved ports fails here.
  * Packets that are not let in are dropped silently. The caller passes the time and the seed; there is no I/O here.
+ *
+ * IPv6 is not translated: a firewall lets in answers alone, as RFC 6092 recommends for homes (REC-33). Its table is that
+ * of a port-restricted router whose outside ports are the inside ones; remotes are known by the last 32 bits of their
+ * addresses.
  */
 #ifndef NAT_H
 #define NAT_H
 #include <stdint.h>
 
-enum nat_kind { NAT_FULL_CONE, NAT_PORT_RESTRICTED, NAT_SYMMETRIC };
+enum nat_kind { NAT_FULL_CONE, NAT_PORT_RESTRICTED, NAT_SYMMETRIC, NAT_FIREWALL };
 enum { NAT_TCP = 6, NAT_UDP = 17 };
 enum { NAT_FIN = 1, NAT_SYN = 2, NAT_RST = 4 };     /* as in the TCP header */
 
@@ -45,6 +49,10 @@ void nat_forget(struct nat *nat, uint32_t remote_ip);
  * `new_ip`, in network byte order, is the outside address on the way out, the inside address on the way in. */
 int nat_rewrite_out(struct nat *nat, uint8_t *packet, uint32_t len, int partial, uint32_t new_ip, int64_t now_ns);
 int nat_rewrite_in(struct nat *nat, uint8_t *packet, uint32_t len, int partial, uint32_t new_ip, int64_t now_ns);
+
+/* Returns whether a firewall lets an IPv6 packet pass, which is left as it is. */
+int nat_pass_out(struct nat *firewall, const uint8_t *packet, uint32_t len, int64_t now_ns);
+int nat_pass_in(struct nat *firewall, const uint8_t *packet, uint32_t len, int64_t now_ns);
 
 /* Returns the kind of this name, or -1 if there is none. */
 int nat_kind_of(const char *name);

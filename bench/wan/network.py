@@ -8,6 +8,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Network(Machines):
 
     Args:
         nodes: the nodes' links. ``addresses`` are the addresses under which other nodes see them, ``inside`` their own,
-            which differ behind a router with address translation.
+            which differ behind a router with address translation. ``addresses_ipv6`` are those of IPv6, which are
+            their own; of nodes that share a router only the first has one.
         sockets: defaults for TCP sockets.
 
     Raises:
@@ -66,6 +68,7 @@ class Network(Machines):
             f"192.168.{home}.{number - home + 2}" if node.nat else address
             for number, (node, home, address) in enumerate(zip(nodes, homes, self.addresses, strict=True))
         )
+        self.addresses_ipv6 = tuple(f"fd77::{address}" for address in self.addresses)
         mark = f"{os.getpid():x}{secrets.token_hex(2)}"
         self.names = tuple(f"rcwan{mark}-{number}" for number in range(len(nodes)))
         self._made: list[str] = []
@@ -78,8 +81,8 @@ class Network(Machines):
                 _ip("netns", "add", name)
                 self._made.append(name)
             self._start_emulator()
-            for name, inside in zip(self.names, self.inside, strict=True):
-                self._configure(name, inside)
+            for node, name in enumerate(self.names):
+                self._configure(node, name)
         except BaseException:
             self.close()
             raise
@@ -203,9 +206,10 @@ class Network(Machines):
             raise ProcessFailed("the network emulator ended", cause="its stderr has the reason")
         return line
 
-    def _configure(self, name: str, address: str) -> None:
+    def _configure(self, node: int, name: str) -> None:
+        ipv6 = f"addr add {self.addresses_ipv6[node]}/96 dev wan0 nodad\n" if self._has_ipv6(node) else ""
         batch = (
-            f"link set lo up\naddr add {address}/24 dev wan0\n"
+            f"link set lo up\naddr add {self.inside[node]}/24 dev wan0\n{ipv6}"
             f"link set wan0 mtu 1500 txqueuelen 10000 gso_max_size {_GSO_BYTES} up\n"
             f"route replace 10.77.0.0/24 dev wan0\n"
         )
@@ -218,6 +222,9 @@ class Network(Machines):
         }
         settings = "\n".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in values.items())
         _ip("netns", "exec", name, "sh", "-ec", settings)
+
+    def _has_ipv6(self, node: int) -> bool:
+        return self.nodes[node].beside is None and socket.has_ipv6 and Path("/proc/net/if_inet6").exists()
 
 
 def _ip(*arguments: str, given: str = "", check: bool = True) -> str:

@@ -1,7 +1,7 @@
 /* wanem - a userspace WAN emulator for kernels without netem.
  *
  * One process owns one TUN device ("wan0") inside each of N network
- * namespaces and forwards IPv4 packets between them.  Every node has an access
+ * namespaces and forwards IP packets between them.  Every node has an access
  * link: an uplink rate, a downlink rate, a one-way access delay, and a
  * drop-tail queue in each direction.  A packet from i to j sees
  *
@@ -18,6 +18,10 @@
  * Nodes with the same address are behind one router and share the access link of
  * the first of them. Packets between their inside addresses pass without delay; the
  * router drops what they send to its own address, as most routers do (no hairpinning).
+ *
+ * Each node with an IPv4 address of its own has an IPv6 address too, fd77:: with that address as its last 32 bits. Behind
+ * a router it has a firewall for it (nat.h) in place of address translation; of nodes that share a router only the first
+ * has IPv6. Random losses and segmentation offload are for IPv4.
  *
  * While there is traffic it wakes up on a grid of half a millisecond and moves
  * all packets that are due, as network cards coalesce interrupts: most of its cost is
@@ -66,6 +70,7 @@ typedef int64_t ns_t;
 struct node {
     char     netns[64];
     uint32_t ip, inside_ip;             /* network byte order; inside_ip: the host's own, behind a router */
+    struct nat *firewall;               /* for IPv6; NULL: no router */
     struct nat *nat;                    /* NULL: no router. One table per host, where a real router has one in all: of
                                            64,512 random ports, a few hosts almost never get the same */
     int      router;                    /* number of the node whose access link it uses: its own, or a lower one */
@@ -226,6 +231,17 @@ static void pass_lossy(int src, uint8_t *buf, uint32_t len, ns_t t) {
     }
 }
 
+static const uint8_t ipv6_prefix[12] = { 0xfd, 0x77 };
+
+/* Returns the number of the node that a packet is for by its destination address, or -1; `dst_ip` is set for IPv4. */
+static int destination_of(const uint8_t *ip, uint32_t len, uint32_t *dst_ip) {
+    int is_ipv6 = ip[0] >> 4 == 6;
+    if (len < (is_ipv6 ? 40 : sizeof(struct iphdr)) || (!is_ipv6 && ip[0] >> 4 != 4)) return -1;
+    if (is_ipv6 && memcmp(ip + 24, ipv6_prefix, sizeof ipv6_prefix)) return -1;
+    memcpy(dst_ip, ip + (is_ipv6 ? 36 : 16), 4);
+    return find_node(*dst_ip);
+}
+
 /* Returns the other host behind the same router that has this inside address, or -1. */
 static int find_beside(int src, uint32_t inside_ip) {
     for (int i = nodes[src].router; i < n_nodes; i++)
@@ -241,12 +257,15 @@ static void enter_uplink(int src, uint8_t *buf, uint32_t len, ns_t t) {
     const struct virtio_net_hdr *h = (const void *)buf;
     uint8_t *ip = buf + sizeof *h;
     struct node *n = &nodes[src], *access = &nodes[n->router];
-    uint32_t dst_ip;
-    if (len < sizeof *h + sizeof(struct iphdr) || ip[0] >> 4 != 4) return;
-    memcpy(&dst_ip, ip + 16, 4);
-    int beside = n->nat ? find_beside(src, dst_ip) : -1, dst = beside < 0 ? find_node(dst_ip) : beside;
+    uint32_t dst_ip = 0;
+    if (len < sizeof *h + 1) return;
+    int dst = destination_of(ip, len - sizeof *h, &dst_ip), is_ipv6 = ip[0] >> 4 == 6;
+    int beside = n->nat && !is_ipv6 ? find_beside(src, dst_ip) : -1;
+    if (beside >= 0) dst = beside;
     if (dst < 0 || (beside < 0 && dst == n->router)) return;
-    if (beside < 0 && n->nat && !nat_rewrite_out(n->nat, ip, len - sizeof *h, is_partial(h), n->ip, t)) return;
+    if (is_ipv6 && n->router != src) return;
+    if (is_ipv6 && n->nat && !nat_pass_out(n->firewall, ip, len - sizeof *h, t)) return;
+    if (!is_ipv6 && beside < 0 && n->nat && !nat_rewrite_out(n->nat, ip, len - sizeof *h, is_partial(h), n->ip, t)) return;
     ns_t start = t > access->up_free ? t : access->up_free;
     if (beside < 0 && start - t > access->up_queue) { access->up_drops++; return; }
     struct packet *p = malloc(sizeof *p + len);
@@ -270,6 +289,8 @@ static struct node *let_in(int router, struct packet *p, ns_t t) {
     const struct virtio_net_hdr *h = (const void *)p->data;
     uint8_t *ip = p->data + sizeof *h;
     if (!nodes[router].nat) return &nodes[router];
+    if (ip[0] >> 4 == 6)
+        return nat_pass_in(nodes[router].firewall, ip, p->len - sizeof *h, t) ? &nodes[router] : NULL;
     for (struct node *n = &nodes[router]; n < nodes + n_nodes; n++)
         if (n->router == router && nat_rewrite_in(n->nat, ip, p->len - sizeof *h, is_partial(h), n->inside_ip, t))
             return n;
@@ -341,7 +362,8 @@ static void read_table(void) {
             int kind = nat_kind_of(nat);
             if (kind < 0 || inet_pton(AF_INET, inside_ip, &n->inside_ip) != 1) cannot_read(line);
             n->nat = nat_new(kind, (uint32_t)(now() ^ n_nodes));
-            if (!n->nat) die("calloc");
+            n->firewall = nat_new(NAT_FIREWALL, 1);
+            if (!n->nat || !n->firewall) die("calloc");
         }
         n->router = find_node(n->ip);
         set_rates(n, up, down);
@@ -369,7 +391,7 @@ static int obey(void) {
         else if (sscanf(one, "nat %d %31s", &number, name) == 2 && has_router(number) && (kind = nat_kind_of(name)) >= 0)
             nat_become(nodes[number].nat, kind);
         else if (sscanf(one, "forget %d %d", &number, &other) == 2 && has_router(number) && is_node(other))
-            nat_forget(nodes[number].nat, nodes[other].ip);
+            nat_forget(nodes[number].nat, nodes[other].ip), nat_forget(nodes[number].firewall, nodes[other].ip);
         else
             fprintf(stderr, "cannot obey: %s\n", one);
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from ipaddress import ip_address
 
 from aiohttp import web
 
@@ -24,13 +25,13 @@ from rollcast.wire.links.raw_tls import shrink
 PATH = "/api/v1/reach/seen"
 INTERVAL_S = 15.0
 """Seconds between two lines; the worst routers drop a silent connection within minutes."""
-WATCHED_MOST = 2048  # members at once; further ones are refused and retry
+WATCHED_MOST = 2048  # connections at once; further ones are refused and retry
 WRITE_DEADLINE_S = 10.0
 _CONTENT_TYPE = "application/x-ndjson"
 
 
 class AddressStream:
-    """Handles the address stream; each member has at most one open connection."""
+    """Handles the address stream; each member has at most one open connection over IPv4 and one over IPv6."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class AddressStream:
         self._desk = desk
         self._seen = seen
         self._interval_s, self._most = interval_s, most
-        self._over: dict[PeerId, asyncio.Event] = {}
+        self._over: dict[tuple[PeerId, int], asyncio.Event] = {}  # by member and version of IP
         self._closing = False
 
     @property
@@ -68,15 +69,16 @@ class AddressStream:
         peer_id = member_in(self._desk, PATH, request.headers)
         if peer_id is None:
             raise JoinRefused("only members of the run may request their observed address")
-        if self._closing or (peer_id not in self._over and len(self._over) >= self._most):
-            raise WaitTimedOut("too many members watch their address", fix="the member retries by itself")
         address, port = caller_address(request)
+        key = peer_id, ip_address(address).version
+        if self._closing or (key not in self._over and len(self._over) >= self._most):
+            raise WaitTimedOut("too many members watch their address", fix="the member retries by itself")
         self._seen(peer_id, address)
         line = json.dumps({"address": address, "port": port}).encode() + b"\n"
         over = asyncio.Event()
-        if peer_id in self._over:
-            self._over[peer_id].set()  # ends its previous connection, which it may have lost
-        self._over[peer_id] = over
+        if key in self._over:
+            self._over[key].set()  # ends its previous connection, which it may have lost
+        self._over[key] = over
         response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
         try:
             await response.prepare(request)
@@ -89,8 +91,8 @@ class AddressStream:
         except (TimeoutError, ConnectionError):
             pass  # the member disconnected
         finally:
-            if self._over.get(peer_id) is over:
-                del self._over[peer_id]
+            if self._over.get(key) is over:
+                del self._over[key]
         return response
 
 

@@ -23,11 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.api.invite_auth import check_invited, member_in
 from coordinator.api.speed_test import Allowance, sends_nonce
+from coordinator.core.reach.credible import plain_host
 from coordinator.core.traversal.rate_limit import Turns
 from coordinator.http.requests import read_body
 from coordinator.http.routes import Caller, RawRoute
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import MalformedMessage, WaitTimedOut
+from rollcast.runtime.process import listening
 
 log = structlog.get_logger()
 
@@ -141,7 +143,7 @@ class _SecondPort:
             if self._server is None:
                 try:
                     self._server = await asyncio.start_server(
-                        self._accept, self._host, self._port, limit=_BODY_BYTES_MAX
+                        self._accept, **listening(self._host, self._port), limit=_BODY_BYTES_MAX
                     )
                 except OSError as error:  # another process has it
                     log.info("no port for second connections", port=self._port, why=str(error))
@@ -159,7 +161,7 @@ class _SecondPort:
             expected = self._expected.get(nonce.decode("ascii", "replace"))
             if expected is not None and not expected.caller.done():
                 peer = writer.get_extra_info("peername")
-                expected.caller.set_result({"address": peer[0], "port": peer[1]})
+                expected.caller.set_result({"address": plain_host(str(peer[0])), "port": peer[1]})
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -168,7 +170,7 @@ class _SecondPort:
 
 
 def caller_address(request: web.Request) -> tuple[str, int]:
-    """Return the IP address and port that a request comes from.
+    """Return the IP address, an IPv6-mapped IPv4 address as IPv4, and the port that a request comes from.
 
     Raises:
         MalformedMessage: its connection is closed.
@@ -176,7 +178,7 @@ def caller_address(request: web.Request) -> tuple[str, int]:
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     if peer is None:
         raise MalformedMessage("the connection is closed")
-    return str(peer[0]), int(peer[1])
+    return plain_host(str(peer[0])), int(peer[1])
 
 
 def _line(values: dict[str, Any]) -> bytes:

@@ -118,7 +118,9 @@ class ServeConfig(ConfigModel):
     """Addresses that the coordinator listens on."""
 
     host: str = "127.0.0.1"
-    """Interface of both ports. Beyond loopback, the HTTP port uses TLS and reading requires a token."""
+    """Interface of both ports; "::": all, for IPv6 and IPv4. Beyond loopback, the HTTP port uses TLS and reading
+    requires a token.
+    """
     open_reading: bool = True
     """Whether reading on loopback requires no token. Operator actions always require one."""
     grpc_port: int = Field(7400, ge=0, le=65535)

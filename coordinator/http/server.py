@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from coordinator.http.app import HttpApp
 from rollcast.runtime.errors import UnsafeBind
-from rollcast.runtime.process import bind_error, is_loopback
+from rollcast.runtime.process import bind_error, is_loopback, listening
 from rollcast.wire.connection_caps import TOO_MANY_CONNECTIONS, excess
 
 HEADER_DEADLINE_S = 10.0  # from accept, and between two requests of one connection
@@ -72,7 +72,7 @@ class HttpServer:
         room = _Room(app, accept, idle_per_address, connections_max)
         loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(lambda: _Door(room, tls), host, port)
+            server = await loop.create_server(lambda: _Door(room, tls), **listening(host, port))
         except OSError as error:
             await runner.cleanup()
             raise bind_error(f"{host}:{port}", error, setting="serve.http_port") from None

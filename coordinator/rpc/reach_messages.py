@@ -59,11 +59,12 @@ def _reachability(peer_id: PeerId, message: pb.Reachability) -> ReachabilityTold
     return ReachabilityTold(
         peer_id=peer_id,
         nat=message.nat if message.nat in ("", *NAT_KINDS) else "unknown",
-        punch_address=_ip_and_port(message.punch_address),
+        punch_address=_ip_and_port(message.punch_address, version=4),
         circuits=tuple(_p2p_address(one) for one in message.circuits),
         relay_address=_p2p_address(message.relay_address) if message.relay_address else "",
         advertise=text(message.advertise),
         local_address=read_local_address(message.local_address),  # empty if it is not a local address
+        punch_address_ipv6=_ip_and_port(message.punch_address_ipv6, version=6),
     )
 
 
@@ -73,8 +74,8 @@ def _peer(peer_id: str) -> PeerId:
     return PeerId(text(peer_id))
 
 
-def _ip_and_port(address: str) -> str:
-    """Check an IP address with a port; an empty text stays empty.
+def _ip_and_port(address: str, *, version: int) -> str:
+    """Check an IP address of this version with a port; an empty text stays empty.
 
     Raises:
         MalformedMessage: the text is something else. Names are refused: they would make peers query name servers.
@@ -83,12 +84,12 @@ def _ip_and_port(address: str) -> str:
         return ""
     host, colon, port = address[:64].rpartition(":")
     try:
-        ip_address(host.strip("[]"))
-        in_range = colon == ":" and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+        of_version = ip_address(host.strip("[]")).version == version
+        in_range = of_version and colon == ":" and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
     except ValueError:
         in_range = False
     if not in_range or len(address) > 64:
-        raise MalformedMessage("the address to punch to is not an IP address with a port")
+        raise MalformedMessage(f"the address to punch to is not an IPv{version} address with a port")
     return address
 
 

@@ -15,7 +15,7 @@ engine_devices, engine_versions      devices that the engine divides the model a
                                     have room for: 2, or 1 if each replaces the one before; 0: not known
 today, total, newest                uploaded rollouts by verdict; the newest receipts
 reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
-                                    relays, p2p (peer/reachability/summary.py)
+                                    punch_address_ipv6, relays, p2p (peer/reachability/summary.py)
 links                               open chunk links: peer_id, transport, path in words, rtt_s, bytes each way,
                                     congestion_control, lost_share and window_limited_share as in LinkMeasurement
 chunk_bytes_*, *_bytes_per_second

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
-from typing import Any
 
 from peer.links.acceptor import LinkAcceptor
 from peer.links.stream_link import StreamLink
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Admission, LinkHandler
 from rollcast.runtime.errors import RollcastError
-from rollcast.runtime.process import bind_error
+from rollcast.runtime.process import bind_error, listening
 from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.links.handshake import LinkLimits
@@ -61,15 +59,10 @@ class LinkServer:
             PortInUse: the address cannot be bound.
         """
         self._on_link = on_link
-        # asyncio takes IPv6 connections only where it binds "::" itself.
-        both = host == "::" and socket.has_dualstack_ipv6()
-        place: dict[str, Any] = {"host": host, "port": port}
         try:
-            if both:
-                place = {"sock": socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)}
             self._listener = await asyncio.get_running_loop().create_server(
                 lambda: self._acceptor.protocol(self),
-                **place,
+                **listening(host, port),
                 ssl=self._listening_context(),
                 ssl_handshake_timeout=self._limits.handshake_timeout_s,
                 ssl_shutdown_timeout=1.0,

@@ -33,11 +33,12 @@ class Order:
     """The coordinator's order that both ends start now (pb.Punch).
 
     Args:
-        address: ip:port under which the coordinator sees the other end; empty: its router is symmetric, so that its
-            port is unknown and this end only listens.
+        address: ip:port under which the coordinator sees the other end over IPv4; empty: there is none, or it is not
+            known because the router is symmetric, so that this end only listens.
         serves: whether this end is the server in the TLS handshake.
         asked: whether this end requested the attempt.
         deadline_s: length of the attempt in seconds.
+        address_ipv6: [ip]:port under which the coordinator sees it over IPv6; empty: not both ends have IPv6.
     """
 
     punch_id: int
@@ -46,6 +47,7 @@ class Order:
     serves: bool
     asked: bool
     deadline_s: float
+    address_ipv6: str = ""
 
 
 # ------------------------------------------------------------- events

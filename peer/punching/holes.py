@@ -36,7 +36,8 @@ class Holes:
     """All attempts of a process to punch holes. Make it inside a running event loop.
 
     Args:
-        open_port: opens the port of all attempts; called once, when it is first needed.
+        open_port: opens the port of all attempts over IPv4 (4) or IPv6 (6); called once for each, when it is first
+            needed.
     """
 
     def __init__(
@@ -47,29 +48,28 @@ class Holes:
         *,
         limits: LinkLimits,
         options: SocketOptions,
-        open_port: Callable[[], PunchPort],
+        open_port: Callable[[int], PunchPort],
     ) -> None:
         self._admit = admit
         self._open_port = open_port
-        self._port: PunchPort | None = None
+        self._ports: dict[int, PunchPort] = {}
         self._connector = ConnectedSockets()
         self._dialler = LinkDialler(credentials, run_id, limits, options, self._connector)
         self._acceptor = LinkAcceptor(credentials, run_id, limits=limits, options=options)
         self._attempts: list[_Attempt] = []
         self._closed = False
 
-    @property
-    def port(self) -> PunchPort:
-        """Return the port of all attempts, which the first call opens.
+    def port(self, version: int) -> PunchPort:
+        """Return the port of all attempts over this version of IP, which the first call opens.
 
         Raises:
             OSError: no port can be opened, or the holes are closed.
         """
         if self._closed:  # whoever still wants to keep the port mapped would open one that nothing closes
             raise OSError("the port for holes is closed")
-        if self._port is None:
-            self._port = self._open_port()
-        return self._port
+        if version not in self._ports:
+            self._ports[version] = self._open_port(version)
+        return self._ports[version]
 
     async def punch(self, order: Order) -> Opened:
         """Return a link to the peer of this order, greeted and not started.
@@ -81,8 +81,10 @@ class Holes:
         self._attempts.append(attempt)
         tasks: list[asyncio.Task[None]] = []
         try:
-            self.port.listen(self._came)
-            tasks.append(asyncio.create_task(attempt.dial(self.port)))
+            for version, remote in attempt.remotes.items():
+                port = self.port(version)
+                port.listen(self._came)
+                tasks.append(asyncio.create_task(attempt.dial(port, remote)))
             work = self._serve(attempt) if order.serves else self._call(attempt)
             tasks.append(asyncio.create_task(work))
             async with asyncio.timeout(order.deadline_s):
@@ -93,8 +95,8 @@ class Holes:
             raise Unreachable("no port for hole punching can be opened", cause=str(error)) from None
         finally:
             self._attempts.remove(attempt)
-            if not self._attempts and self._port is not None:
-                self._port.deafen()
+            for port in self._ports.values() if not self._attempts else ():
+                port.deafen()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -106,10 +108,10 @@ class Holes:
         self._acceptor.renew(credentials)
 
     async def close(self) -> None:
-        """End every link, and close the port for good."""
+        """End every link, and close the ports for good."""
         self._closed = True
-        if self._port is not None:
-            self._port.close()
+        for port in self._ports.values():
+            port.close()
         await asyncio.gather(self._dialler.close(), self._acceptor.close())
 
     def _came(self, sock: socket.socket, remote: Address) -> None:
@@ -118,7 +120,7 @@ class Holes:
         if not matching:
             sock.close()
             return
-        max(matching, key=lambda one: one.remote == remote).add(sock)
+        max(matching, key=lambda one: remote in one.remotes.values()).add(sock)
 
     async def _call(self, attempt: _Attempt) -> None:
         """Take the client's part: try one connection after the other."""
@@ -160,25 +162,28 @@ class _Attempt:
 
     def __init__(self, order: Order, admit: Admission) -> None:
         self.order = order
-        self.remote = address_in(order.address)
+        #: Where the other end is, by version of IP. None: unknown, so that this end only listens.
+        self.remotes: dict[int, Address | None] = {4: address_in(order.address)}
+        if order.address_ipv6:
+            self.remotes[6] = address_in(order.address_ipv6)
         self.connections: asyncio.Queue[socket.socket] = asyncio.Queue(CONNECTIONS_MOST)
         self.opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         self._admit = admit
         self._last: RollcastError | None = None
         self._failures = 0
 
-    async def dial(self, port: PunchPort) -> None:
+    async def dial(self, port: PunchPort, remote: Address | None) -> None:
         """Dial until cancelled; while a connection is open, dialling fails at once."""
-        if self.remote is None or not self.remote[1]:
-            return  # its router chooses a port for each remote, so the other end has to dial
-        while True:
+        while remote is not None and remote[1]:
             with contextlib.suppress(OSError):
-                self.add(await port.dialled(self.remote))
+                self.add(await port.dialled(remote))
             await asyncio.sleep(_DIAL_PAUSE_S)
 
     def matches(self, remote: Address) -> bool:
         """Return whether a connection from this address may belong to this attempt."""
-        return self.remote is None or self.remote[0] == remote[0]
+        version = 6 if ":" in remote[0] else 4
+        expected = self.remotes.get(version)
+        return version in self.remotes and (expected is None or expected[0] == remote[0])
 
     def add(self, sock: socket.socket) -> None:
         """Queue a connection that came about; close it if too many wait."""

@@ -13,10 +13,11 @@ _BACKLOG = 16
 
 
 def address_in(text: str) -> Address | None:
-    """Parse ip:port (IPv4, the kind of address that routers translate); port 0: unknown. None: not such an address."""
+    """Parse ip:port, or [ip]:port of IPv6; port 0: unknown. None: not such an address."""
     host, _, port = text.rpartition(":")
     try:
-        found = str(ipaddress.IPv4Address(host))
+        bracketed = host.startswith("[") and host.endswith("]")
+        found = str(ipaddress.IPv6Address(host[1:-1]) if bracketed else ipaddress.IPv4Address(host))
         number = int(port) if port.isdecimal() and len(port) <= 5 else -1
     except ValueError:
         return None
@@ -27,7 +28,8 @@ class PunchPort:
     """A local port, held until ``close``; only processes of the same user can bind it as well.
 
     Args:
-        host: address of the interface; 0.0.0.0: the one on the route to the remote.
+        host: address of the interface, which decides between IPv4 and IPv6; 0.0.0.0, or "::" for IPv6: the one on the
+            route to the remote.
         number: port number; 0: the system chooses.
 
     Raises:
@@ -36,15 +38,18 @@ class PunchPort:
 
     def __init__(self, host: str = "0.0.0.0", number: int = 0) -> None:
         self._host, self.number = host, number
+        self.family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._holder = self.bound()
         self.number = int(self._holder.getsockname()[1])
         self._listener: socket.socket | None = None
 
     def bound(self) -> socket.socket:
         """Return another socket bound to this port (SO_REUSEPORT), to dial or listen with."""
-        one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        one = socket.socket(self.family, socket.SOCK_STREAM)
         try:
             one.setblocking(False)
+            if self.family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             one.bind((self._host, self.number))

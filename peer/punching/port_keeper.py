@@ -47,7 +47,7 @@ async def watch(options: Callable[[str], dict[str, Any]], port: PunchPort, seen:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         return one
 
-    connector = aiohttp.TCPConnector(family=socket.AF_INET, socket_factory=bound, force_close=True)
+    connector = aiohttp.TCPConnector(family=port.family, socket_factory=bound, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
     try:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, trust_env=False) as session:
@@ -78,7 +78,8 @@ async def _line(response: aiohttp.ClientResponse) -> str:
         return ""
     try:
         told = json.loads(line) if len(line) <= _LINE_BYTES_MAX else None
-        address = f"{told['address']}:{told['port']}"  # type: ignore[index]
+        host = str(told["address"])  # type: ignore[index]
+        address = f"{f'[{host}]' if ':' in host else host}:{told['port']}"  # type: ignore[index]
     except (ValueError, KeyError, TypeError):
         address = ""
     if address_in(address) is None:

@@ -48,7 +48,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()
 
-_ANY = "0.0.0.0"
+_ANY = {4: "0.0.0.0", 6: "::"}
 _UNWANTED = "no caller waits for this link any more"
 _LATE_S = 1.0  # allowance for a busy event loop, on top of all deadlines
 
@@ -57,7 +57,7 @@ class PunchTransport:
     """See peer.links.transport.ChunkTransport; ``dial`` needs no address. Make it inside a running event loop.
 
     Args:
-        open_port: opens the port that holes are punched from; called when it is first needed.
+        open_port: opens the port that holes are punched from over IPv4 (4) or IPv6 (6); called when it is first needed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PunchTransport:
         limits: LinkLimits | None = None,
         *,
         traffic: LinkTraffic,
-        open_port: Callable[[], PunchPort] | None = None,
+        open_port: Callable[[int], PunchPort] | None = None,
     ) -> None:
         limits = limits or LinkLimits()
         self._holes = Holes(
@@ -78,7 +78,7 @@ class PunchTransport:
             admit,
             limits=limits,
             options=socket_options(config, limits),
-            open_port=open_port or (lambda: PunchPort(_interface(config.host))),
+            open_port=open_port or (lambda version: PunchPort(_interface(config.host, version))),
         )
         self._traffic = traffic
         self._core = PunchCore()
@@ -89,14 +89,13 @@ class PunchTransport:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    @property
-    def port(self) -> PunchPort:
-        """Return the port that holes are punched from.
+    def port(self, version: int) -> PunchPort:
+        """Return the port that holes are punched from over IPv4 (4) or IPv6 (6).
 
         Raises:
             OSError: no port can be opened.
         """
-        return self._holes.port
+        return self._holes.port(version)
 
     async def start(self, on_link: LinkHandler) -> str:
         self._on_link = on_link
@@ -198,13 +197,13 @@ class PunchTransport:
             link.start(self._on_link(link))
 
 
-def _interface(host: str) -> str:
-    """Return the interface of the port for holes: that of direct links, unless it is a loopback interface."""
+def _interface(host: str, version: int) -> str:
+    """Return the interface of the port for holes: that of direct links if it is of this version and not loopback."""
     try:
-        address = ipaddress.IPv4Address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return _ANY
-    return _ANY if address.is_loopback else host
+        return _ANY[version]
+    return _ANY[version] if address.is_loopback or address.version != version else host
 
 
 def event_of(punch: pb.Punch) -> Ordered | Refused:
@@ -227,5 +226,6 @@ def event_of(punch: pb.Punch) -> Ordered | Refused:
             serves=punch.serves,
             asked=punch.asked,
             deadline_s=punch.deadline_s,
+            address_ipv6=punch.address_ipv6[:TEXT_LENGTH_MAX],
         )
     )

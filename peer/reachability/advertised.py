@@ -33,9 +33,9 @@ class AdvertisedReachability:
         """Set the kind of router or firewall between this machine and peers that dial it."""
         self._set(nat=kind)
 
-    def set_punch_address(self, text: str) -> None:
-        """Set the ip:port under which the coordinator sees the port that holes are punched from; empty: none."""
-        self._set(punch_address=text)
+    def set_punch_address(self, version: int, text: str) -> None:
+        """Set where the coordinator sees the port for holes over IPv4 (4) or IPv6 (6); empty: it does not."""
+        self._set(**{"punch_address_ipv6" if version == 6 else "punch_address": text})
 
     def set_circuits(self, circuits: tuple[str, ...]) -> None:
         """Set this peer's addresses through the relays that hold a reservation for it."""

@@ -73,6 +73,9 @@ _BY_PUNCHING: dict[NatKind, str] = {
     "symmetric": "of the machines that cannot be dialled either, only those behind a full cone can connect",
 }
 
+#: The same for a machine that punches holes over IPv6, whatever its router does with IPv4.
+BY_PUNCHING_IPV6 = "others that do so over IPv6 can connect when both dial at the same time"
+
 
 def by_punching(kind: NatKind) -> str:
     """Return which machines can connect by hole punching (docs/reachability.md); empty: not needed, or unknown."""

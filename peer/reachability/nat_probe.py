@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -24,7 +25,7 @@ _NONCE_BYTES = 16
 _DEADLINE_S = 15.0
 _SECOND_DEADLINE_S = 2.0
 _LINE_BYTES_MAX = 1024
-_ANY = "0.0.0.0"
+_PATH = "/api/v1/speed/seen"
 
 
 class CoordinatorHttp(Protocol):
@@ -65,7 +66,8 @@ async def seen_from_outside(door: CoordinatorHttp) -> Seen:
     """Return how the coordinator sees one port of this machine.
 
     One local port listens, sends the request, and dials the coordinator's second port: comparing what the coordinator
-    sees of the three tells the kind of NAT. IPv4 only, because routers do not translate IPv6.
+    sees of the three tells the kind of NAT. Over IPv4, which routers translate, unless the coordinator's address is one
+    of IPv6.
 
     Raises:
         Unreachable: the coordinator does not answer in time.
@@ -77,20 +79,21 @@ async def seen_from_outside(door: CoordinatorHttp) -> Seen:
         writer.write(nonce.encode())
         writer.close()
 
-    listening = _bound(0)
+    family = socket.AF_INET6 if ":" in (urlsplit(door.options(_PATH)["url"]).hostname or "") else socket.AF_INET
+    listening = _bound(family, 0)
     port = int(listening.getsockname()[1])
     try:
         async with asyncio.timeout(_DEADLINE_S), await asyncio.start_server(say, sock=listening):
-            return await _ask(door, port, nonce)
+            return await _ask(door, family, port, nonce)
     except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
         raise Unreachable("the coordinator does not report how it sees this machine", cause=str(error)) from None
 
 
-async def _ask(door: CoordinatorHttp, port: int, nonce: str) -> Seen:
-    connector = aiohttp.TCPConnector(family=socket.AF_INET, socket_factory=lambda _: _bound(port))
+async def _ask(door: CoordinatorHttp, family: socket.AddressFamily, port: int, nonce: str) -> Seen:
+    connector = aiohttp.TCPConnector(family=family, socket_factory=lambda _: _bound(family, port))
     async with (
         aiohttp.ClientSession(connector=connector, trust_env=False) as session,
-        session.post(**door.options("/api/v1/speed/seen"), json={"nonce": nonce}, allow_redirects=False) as response,
+        session.post(**door.options(_PATH), json={"nonce": nonce}, allow_redirects=False) as response,
     ):
         await check_answer(response)
         transport = response.connection.transport if response.connection is not None else None
@@ -99,7 +102,7 @@ async def _ask(door: CoordinatorHttp, port: int, nonce: str) -> Seen:
         local, remote = transport.get_extra_info("sockname")[0], transport.get_extra_info("peername")[0]
         try:
             first = await _line(response)
-            await _dial_second(port, (remote, int(first["second_port"])), nonce)
+            await _dial_second(_bound(family, port), (remote, int(first["second_port"])), nonce)
             second = await _line(response)
             again = second["second"]
             second_port = None if again is None else int(again["port"])
@@ -108,14 +111,13 @@ async def _ask(door: CoordinatorHttp, port: int, nonce: str) -> Seen:
             raise MalformedMessage("the coordinator's answer does not report how it sees this machine") from None
 
 
-async def _dial_second(port: int, remote: tuple[str, int], nonce: str) -> None:
+async def _dial_second(dialling: socket.socket, remote: tuple[str, int], nonce: str) -> None:
     """Dial the coordinator's second port from the same local port; the coordinator reports whether that worked."""
-    if not remote[1]:
-        return
-    dialling = _bound(port)
     dialling.setblocking(False)
     loop = asyncio.get_running_loop()
     try:
+        if not remote[1]:
+            return
         async with asyncio.timeout(_SECOND_DEADLINE_S):
             await loop.sock_connect(dialling, remote)
             await loop.sock_sendall(dialling, nonce.encode())
@@ -126,12 +128,12 @@ async def _dial_second(port: int, remote: tuple[str, int], nonce: str) -> None:
         dialling.close()
 
 
-def _bound(port: int) -> socket.socket:
+def _bound(family: socket.AddressFamily, port: int) -> socket.socket:
     """Return a socket bound to a port that other sockets share: a router sees the same port for all of them."""
-    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    one = socket.socket(family, socket.SOCK_STREAM)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    one.bind((_ANY, port))
+    one.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
     return one
 
 

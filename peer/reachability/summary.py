@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from peer.reachability.nat_kind import NatKind, Seen, by_punching, nat_kind, sentence
+from peer.reachability.nat_kind import BY_PUNCHING_IPV6, NatKind, Seen, by_punching, nat_kind, sentence
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.reach_words import reachability_of
 
@@ -48,14 +48,16 @@ class ReachabilitySummary:
         """
         address = told.advertise or advertised
         refuted = self.verdict is not None and self.verdict.asked > 0 and not self.verdict.dialable
-        punchable = bool(told.punch_address) and told.nat in _PUNCHABLE
+        punchable = bool(told.punch_address_ipv6) or (bool(told.punch_address) and told.nat in _PUNCHABLE)
+        over_ipv6 = BY_PUNCHING_IPV6 if told.punch_address_ipv6 else ""
         return {
             "reachability": reachability_of(dialable=bool(address) and not refuted, punchable=punchable),
             "address": address,
             "nat": self.nat,
-            "nat_means": "; ".join(filter(None, (sentence(self.nat), by_punching(self.nat)))),
+            "nat_means": "; ".join(filter(None, (sentence(self.nat), by_punching(self.nat), over_ipv6))),
             "checked": self._checked(address),
             "punch_address": told.punch_address,
+            "punch_address_ipv6": told.punch_address_ipv6,
             "relays": len(told.circuits),
         }
 

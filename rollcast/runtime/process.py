@@ -11,6 +11,7 @@ import ipaddress
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -80,6 +81,17 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def listening(host: str, port: int) -> dict[str, Any]:
+    """Return the arguments of ``loop.create_server`` that say where to listen; "::" takes IPv6 and IPv4 connections.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    if host == "::" and socket.has_dualstack_ipv6():  # asyncio takes IPv6 alone where it binds "::" itself
+        return {"sock": socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True)}
+    return {"host": host, "port": port}
 
 
 def bind_error(address: str, error: OSError, *, setting: str) -> PortInUse:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import errno
 import gc
@@ -17,6 +19,7 @@ from rollcast.runtime.process import (
     bind_error,
     collect_garbage_in_small_steps,
     is_loopback,
+    listening,
     raise_open_files_limit,
 )
 
@@ -123,6 +126,21 @@ def _alive(pid: int) -> bool:
 )
 def test_is_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    ("host", "dialled"), [("127.0.0.1", {"127.0.0.1"}), ("::1", {"::1"}), ("::", {"127.0.0.1", "::1"})]
+)
+async def test_the_unspecified_ipv6_address_takes_ipv4_connections_too(host: str, dialled: set[str]) -> None:
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, **listening(host, 0))
+    port, reached = server.sockets[0].getsockname()[1], set()
+    for one in ("127.0.0.1", "::1"):
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(one, port)
+            reached.add(one)
+            writer.close()
+    server.close()
+    assert reached == dialled
 
 
 def test_a_port_in_use_names_its_process_and_the_way_out() -> None:

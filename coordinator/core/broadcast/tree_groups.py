@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.nodes import RelayNode
-from coordinator.core.reach.holes import RESTRICTED, UNRESTRICTED, can_punch
+from coordinator.core.reach.holes import CLASSES, can_punch, classes_within, lets_in
 from rollcast.wire.ids import PeerId
 
 _STEPS = 12  # bisections in the search for the rate, which find it to 1e-4 of its value
@@ -23,7 +23,8 @@ _SETTLE_FOR = 0.99  # share of the best rate that is used, so that a join or lea
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _SUFFICIENT_SHARE = 0.98  # see _interior
 _EVENED_MOST = 2.0  # times the plan's rate that one stripe may carry: the origin has few copies for a faster one
-_HOLES = range(UNRESTRICTED + 1)
+_HOLES = range(CLASSES)
+_WITHIN = [classes_within(hole) for hole in _HOLES]
 _NEARLY_ALL = 0.9  # share of the members from which a local network counts as holding all of them
 _FEW_SHARE = 0.5  # share of the copies that reachable members need, up to which hidden relays find takers anywhere
 _HIDDEN_SHARE = 0.95  # share of the copies that members reachable by peers behind NAT need which such peers may carry
@@ -89,11 +90,11 @@ class _Pool:
             hidden: copies that they carry, by class of their holes.
             stripes: number of stripes to which these copies belong.
         """
-        usable = 0.0
-        for count, reached in zip(hidden, self.reached, strict=True):  # each class reaches those that lower ones do
-            usable += count
+        usable = float(sum(hidden))
+        for hole, reached in enumerate(self.reached):  # which reaches those that classes within it do
             if reached < self.count:
-                usable = min(usable, _HIDDEN_SHARE * stripes * reached)
+                beyond = sum(count for other, count in enumerate(hidden) if other not in _WITHIN[hole])
+                usable = min(usable, beyond + _HIDDEN_SHARE * stripes * reached)
         return usable
 
     def bound(self) -> float:
@@ -180,15 +181,14 @@ def _by_reach(
 ) -> tuple[list[RelayNode], list[list[RelayNode]]]:
     """Return the relays that find takers for all their copies, and the others by class of their holes."""
     free = [relay for relay in relays if relay.address]
-    limited: list[list[RelayNode]] = [[] for _ in range(UNRESTRICTED + 1)]
+    limited: list[list[RelayNode]] = [[] for _ in _HOLES]
     for relay in relays:
         if not relay.address:
             limited[relay.hole].append(relay)
-    carried = 0
+    carried = [sum(copies[one.peer_id] for one in ones) for ones in limited]
     for hole, ones in enumerate(limited):
-        carried += sum(copies[one.peer_id] for one in ones)
-        few = carried <= _FEW_SHARE * pool.stripes * pool.reached[hole]
-        if hole >= RESTRICTED and (pool.reached[hole] == pool.count or few):
+        few = sum(carried[one] for one in _WITHIN[hole]) <= _FEW_SHARE * pool.stripes * pool.reached[hole]
+        if lets_in(hole) and (pool.reached[hole] == pool.count or few):
             free += ones
             limited[hole] = []
     return free, limited
@@ -210,8 +210,8 @@ def _interior(
     known = [node for node in dialable if node.uplink_bytes_per_second is not None]
     unknown = [node for node in dialable if node.uplink_bytes_per_second is None]
     hidden = sorted((node for node in able if not node.address), key=lambda node: -node.hole)
-    punching = [node for node in hidden if node.hole >= RESTRICTED]
-    plain = [node for node in hidden if node.hole < RESTRICTED]
+    punching = [node for node in hidden if lets_in(node.hole)]
+    plain = [node for node in hidden if not lets_in(node.hole)]
     source = uplinks[root.peer_id]
     choices = [known]
     for more in (unknown, punching, plain):

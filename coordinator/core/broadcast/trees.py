@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe, slower_than
 from coordinator.core.broadcast.tree_groups import Groups, in_one_lan, make_groups
-from coordinator.core.reach.holes import ENOUGH, UNRESTRICTED, can_punch
+from coordinator.core.reach.holes import CLASSES, can_punch
 from rollcast.wire.address_scope import may_be_named
 from rollcast.wire.ids import PeerId, StripeId
 
@@ -104,9 +104,7 @@ class _Tree:
         self.children: list[list[int]] = [[] for _ in range(count)]
         self.depths = [-1] * count  # hops from the root; -1 while not connected to it
         self.places: list[Place] = []  # under members that can be dialled
-        self.hidden_places: list[list[Place]] = [
-            [] for _ in range(UNRESTRICTED + 1)
-        ]  # under the others, by class of hole
+        self.hidden_places: list[list[Place]] = [[] for _ in range(CLASSES)]  # under the others, by class of hole
         self.by_lan: dict[str, list[Place]] = {}  # under hidden members that others of their site can dial
         self.by_site: dict[str, list[Place]] = {}
         self.by_region: dict[str, list[Place]] = {}
@@ -235,9 +233,9 @@ class _Tree:
 
         Relays that the fewest members reach come first, which keeps the others free for members with less choice.
         """
-        least = 0 if self.members.dialable[child] else ENOUGH - self.members.holes[child]
-        for places in self.hidden_places[least:]:
-            place = self._first(places, child) if places else None
+        dialable, hole = self.members.dialable[child], self.members.holes[child]
+        for other, places in enumerate(self.hidden_places):
+            place = self._first(places, child) if places and (dialable or can_punch(hole, other)) else None
             if place is not None:
                 return place
         return None

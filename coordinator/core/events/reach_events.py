@@ -18,6 +18,7 @@ class ReachabilityTold:
     relay_address: str = ""  # where its libp2p host accepts reservations of others; empty if it accepts none
     advertise: str = ""  # replaces the address with which it joined; empty if that remains valid
     local_address: str = ""  # private ip:port of its links, for members of the same site; empty if none
+    punch_address_ipv6: str = ""  # as punch_address, which is IPv4; empty if none
 
 
 @dataclass(frozen=True, slots=True)

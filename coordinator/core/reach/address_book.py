@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coordinator.core.events.reach_events import ReachabilityTold, SeenAt
 from coordinator.core.reach.credible import credible_addresses, plain_host, scope_in
 from coordinator.core.reach.failed_pairs import FailedPairs
-from coordinator.core.reach.holes import RESTRICTED, hole_class
+from coordinator.core.reach.holes import hole_class, lets_in
 from rollcast.wire.address_scope import Scope
 from rollcast.wire.ids import PeerId
 
@@ -22,12 +22,12 @@ class Reach:
     Args:
         host: IP address from which its session comes; empty if not known.
         is_origin: whether it is the origin, whose addresses the operator vouches for.
-        watches_from: IP address from which it watches how it is seen; empty if it does not.
+        watches_from, watches_from_ipv6: IP addresses from which it watches how it is seen; empty if it does not.
         joined_address: address that it advertised when it joined.
         advertise: address that it has advertised since, in place of that; empty if none.
         dialable: whether members that dialled its address reached it; None if none has dialled it.
-        nat, punch_address, circuits, relay_address, local_address: see ReachabilityTold.
-        punched_from: its last punch_address that was not empty; failed punches came from there.
+        nat, punch_address, punch_address_ipv6, circuits, relay_address, local_address: see ReachabilityTold.
+        punched_from, punched_from_ipv6: its last punch addresses that were not empty; failed punches came from there.
         reported: whether it has reported these in this session.
         nat_reported: whether it has reported its NAT, now or earlier; this may be "unknown".
     """
@@ -35,12 +35,15 @@ class Reach:
     host: str = ""
     is_origin: bool = False
     watches_from: str = ""
+    watches_from_ipv6: str = ""
     joined_address: str = ""
     advertise: str = ""
     dialable: bool | None = None
     nat: str = "unknown"
     punch_address: str = ""
     punched_from: str = ""
+    punch_address_ipv6: str = ""
+    punched_from_ipv6: str = ""
     reported: bool = False
     nat_reported: bool = False
     circuits: tuple[str, ...] = ()
@@ -69,8 +72,13 @@ class Reach:
 
     def judge(self, addresses: str) -> tuple[str, tuple[str, ...]]:
         """Split addresses that the peer states into those that are credibly its own, and others."""
-        hosts = None if self.is_origin else {self.host, self.watches_from} - {""}
+        hosts = None if self.is_origin else self.seen_at - {""}
         return credible_addresses(addresses, hosts, self.checked_address if self.dialable else "")
+
+    @property
+    def seen_at(self) -> set[str]:
+        """The IP addresses at which the coordinator sees the peer, and perhaps an empty text."""
+        return {self.host, self.watches_from, self.watches_from_ipv6}
 
     def settle(self) -> None:
         """Decide again which of the advertised addresses are credible."""
@@ -80,12 +88,12 @@ class Reach:
     @property
     def hole(self) -> int:
         """The peer's class of coordinator.core.reach.holes."""
-        return hole_class(self.nat, self.punch_address)
+        return hole_class(self.nat, self.punch_address, self.punch_address_ipv6)
 
     @property
     def lets_in(self) -> bool:
         """Whether others can reach the port from which the peer punches holes."""
-        return self.hole >= RESTRICTED
+        return lets_in(self.hole)
 
     @property
     def for_planning(self) -> tuple[str, int, tuple[str, ...], str]:
@@ -163,19 +171,23 @@ class ReachBook:
     def reported(self, event: ReachabilityTold) -> str:
         """Take over what a member reports. Returns why a part of it is not believed, if that is news, else empty."""
         reach = self._present[event.peer_id]
-        before, doubt = reach.for_planning, ""
-        punch_address = event.punch_address
-        if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
-            # Other peers will be ordered to dial it, so it must not be a third party's address.
-            punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
+        before = reach.for_planning
+        # Other peers will be ordered to dial these, so they must not be a third party's address.
+        punch_address, doubt = _own(event.punch_address, reach)
+        punch_address_ipv6, other_doubt = _own(event.punch_address_ipv6, reach)
+        doubt = doubt or other_doubt
         if event.advertise != reach.advertise:
             reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
         if punch_address and punch_address != reach.punched_from:
             reach.punched_from = punch_address
             self._forgive(event.peer_id)
+        if punch_address_ipv6 and punch_address_ipv6 != reach.punched_from_ipv6:
+            reach.punched_from_ipv6 = punch_address_ipv6
+            self._forgive(event.peer_id)
         if event.local_address and event.local_address != reach.local_address:
             self._forgive(event.peer_id)
         reach.nat, reach.punch_address, reach.reported = event.nat or reach.nat, punch_address, True
+        reach.punch_address_ipv6 = punch_address_ipv6
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
         reach.local_address = event.local_address
         reach.nat_reported = reach.nat_reported or event.nat != ""
@@ -187,7 +199,11 @@ class ReachBook:
     def seen(self, event: SeenAt) -> None:
         """Note an address from which a member was seen."""
         reach = self._present[event.peer_id]
-        before, reach.watches_from = reach.for_planning, plain_host(event.host)
+        before, host = reach.for_planning, plain_host(event.host)
+        if ":" in host:
+            reach.watches_from_ipv6 = host
+        else:
+            reach.watches_from = host
         reach.settle()
         self._changed |= reach.for_planning != before
 
@@ -211,6 +227,13 @@ class ReachBook:
     def _forgive(self, peer_id: PeerId) -> None:
         self._changed |= bool(self.failures.of(peer_id))
         self.failures.forgive(peer_id)
+
+
+def _own(punch_address: str, reach: Reach) -> tuple[str, str]:
+    """Return a punch address if the coordinator sees the peer at its host, else empty and why it is not believed."""
+    if not punch_address or plain_host(host_part(punch_address)) in reach.seen_at:
+        return punch_address, ""
+    return "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
 
 
 def host_part(address: str) -> str:

@@ -15,7 +15,7 @@ from coordinator.core.events.actions import Action, Note, SendToPeer
 from coordinator.core.events.reach_events import PunchEnded, PunchRequested, ReachEvent
 from coordinator.core.members.membership import Member
 from coordinator.core.reach.failed_pairs import Pair, pair_of
-from coordinator.core.reach.holes import can_punch
+from coordinator.core.reach.holes import IPV6, can_punch, can_punch_over_ipv4
 from coordinator.core.traversal.component import ReachComponent
 from coordinator.core.traversal.rate_limit import Turns
 from rollcast.wire.ids import PeerId
@@ -136,14 +136,19 @@ class Matchmaker(ReachComponent):
         return state.settings.lan_preferred and addresses_known and len(sites) == 1 and "" not in sites
 
     def _order(self, to: PeerId, other: PeerId, *, asked: bool) -> pb.CoordinatorMessage:
-        """Return the order to punch. Its address is empty if it cannot be known: then only the other end dials."""
+        """Return the order to punch over IPv4, IPv6 or both.
+
+        The IPv4 address is empty if it cannot be known, as behind a symmetric router: then only the other end dials it.
+        """
         member = self._state.members.get(other)
         assert member is not None
+        own, theirs = self._state.reach.of(to), self._state.reach.of(other)
         punch = pb.Punch(
             punch_id=self._last_id,
             peer_id=other,
             role=member.role,
-            address=self._state.reach.of(other).punch_address,
+            address=theirs.punch_address if can_punch_over_ipv4(own.hole, theirs.hole) else "",
+            address_ipv6=theirs.punch_address_ipv6 if own.hole & IPV6 else "",
             serves=to < other,
             asked=asked,
             deadline_s=DEADLINE_S,

@@ -488,20 +488,22 @@ class CertificateRequest(_message.Message):
     def __init__(self, csr_pem: _Optional[bytes] = ...) -> None: ...
 
 class Reachability(_message.Message):
-    __slots__ = ("nat", "punch_address", "circuits", "relay_address", "advertise", "local_address")
+    __slots__ = ("nat", "punch_address", "circuits", "relay_address", "advertise", "local_address", "punch_address_ipv6")
     NAT_FIELD_NUMBER: _ClassVar[int]
     PUNCH_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CIRCUITS_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
     LOCAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PUNCH_ADDRESS_IPV6_FIELD_NUMBER: _ClassVar[int]
     nat: str
     punch_address: str
     circuits: _containers.RepeatedScalarFieldContainer[str]
     relay_address: str
     advertise: str
     local_address: str
-    def __init__(self, nat: _Optional[str] = ..., punch_address: _Optional[str] = ..., circuits: _Optional[_Iterable[str]] = ..., relay_address: _Optional[str] = ..., advertise: _Optional[str] = ..., local_address: _Optional[str] = ...) -> None: ...
+    punch_address_ipv6: str
+    def __init__(self, nat: _Optional[str] = ..., punch_address: _Optional[str] = ..., circuits: _Optional[_Iterable[str]] = ..., relay_address: _Optional[str] = ..., advertise: _Optional[str] = ..., local_address: _Optional[str] = ..., punch_address_ipv6: _Optional[str] = ...) -> None: ...
 
 class PunchRequest(_message.Message):
     __slots__ = ("peer_id",)
@@ -520,7 +522,7 @@ class PunchOutcome(_message.Message):
     def __init__(self, punch_id: _Optional[int] = ..., opened: _Optional[bool] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Punch(_message.Message):
-    __slots__ = ("punch_id", "peer_id", "role", "address", "serves", "asked", "deadline_s", "refused")
+    __slots__ = ("punch_id", "peer_id", "role", "address", "serves", "asked", "deadline_s", "refused", "address_ipv6")
     PUNCH_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -529,6 +531,7 @@ class Punch(_message.Message):
     ASKED_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_IPV6_FIELD_NUMBER: _ClassVar[int]
     punch_id: int
     peer_id: str
     role: str
@@ -537,7 +540,8 @@ class Punch(_message.Message):
     asked: bool
     deadline_s: float
     refused: str
-    def __init__(self, punch_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., serves: _Optional[bool] = ..., asked: _Optional[bool] = ..., deadline_s: _Optional[float] = ..., refused: _Optional[str] = ...) -> None: ...
+    address_ipv6: str
+    def __init__(self, punch_id: _Optional[int] = ..., peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., serves: _Optional[bool] = ..., asked: _Optional[bool] = ..., deadline_s: _Optional[float] = ..., refused: _Optional[str] = ..., address_ipv6: _Optional[str] = ...) -> None: ...
 
 class DialBack(_message.Message):
     __slots__ = ("check_id", "peer_id", "address")

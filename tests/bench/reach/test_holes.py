@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_two_port_restricted_homes_reach_each_other(method: holes.Method) -> Non
 )
 def test_peers_whose_dials_a_coordinator_times_have_links(pair: tuple[Nat, Nat]) -> None:
     assert len(holes.punched(pair, holes.Tries("product", 3, 10.0))) == 3
+
+
+@needs_network
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this kernel has no IPv6")
+def test_over_ipv6_peers_behind_symmetric_routers_have_links() -> None:
+    assert len(holes.punched(("symmetric", "symmetric"), holes.Tries("product-ipv6", 2, 10.0))) == 2
 
 
 @needs_network

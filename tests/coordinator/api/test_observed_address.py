@@ -18,6 +18,7 @@ from coordinator.api.address_stream import PATH as STREAM_PATH
 from coordinator.api.address_stream import AddressStream
 from coordinator.api.observed_address import ONE_AT_ONCE, PATH, ObservedAddressRoutes
 from coordinator.api.speed_test import AT_ONCE
+from coordinator.http import server as http_server
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import BadSignature
 from rollcast.wire.ids import PeerId
@@ -173,6 +174,25 @@ async def test_member_receives_its_address_repeatedly(tmp_path: Path) -> None:
         for _ in range(3):
             assert await line_of(response) == {"address": "127.0.0.1", "port": port}
         assert watched.open_connections == 1
+
+
+async def test_a_member_may_watch_over_ipv4_and_ipv6_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_check_bind", lambda *_: None)  # which wants TLS for the interface of both
+    seen: list[str] = []
+    watched = AddressStream(
+        cast(JoinDesk, DeskOf("anna")), interval_s=INTERVAL_S, seen=lambda _peer_id, host: seen.append(host)
+    )
+    async with served(tmp_path, Given(routes=watched.routes(), hosts=None), host="::") as page:
+        over_ipv4, over_ipv6 = (f"http://{host}:{page.server.port}{STREAM_PATH}" for host in ("127.0.0.1", "[::1]"))
+        async with (
+            page.client.get(over_ipv4, headers=member("anna")) as one,
+            page.client.get(over_ipv6, headers=member("anna")) as other,
+        ):
+            for _ in range(2):
+                lines = [await line_of(response) for response in (one, other)]
+                assert [line["address"] for line in lines if line] == ["127.0.0.1", "::1"]
+            assert watched.open_connections == 2
+    assert seen == ["127.0.0.1", "::1"]
 
 
 async def test_strangers_are_refused(tmp_path: Path) -> None:

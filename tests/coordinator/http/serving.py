@@ -124,7 +124,7 @@ async def served(folder: Path, given: Given | None = None, **options: Any) -> As
     tokens = TokenBook(ledger)
     await tokens.load()
     app = (given or Given()).app(ledger, tokens, desk)
-    server = await HttpServer.start(app, host="127.0.0.1", port=0, tls=None, **options)
+    server = await HttpServer.start(app, port=0, tls=None, **({"host": "127.0.0.1"} | options))
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as client:
         yield Served(server, app, client, desk, tokens)
     await server.stop()

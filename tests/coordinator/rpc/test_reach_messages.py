@@ -32,14 +32,22 @@ CIRCUIT = "/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T"
 def test_messages_become_events() -> None:
     said = pb.Reachability(
         nat="symmetric",
-        punch_address="[2001:db8::1]:7",
+        punch_address="192.0.2.7:7",
         circuits=[CIRCUIT],
         relay_address="/ip4/192.0.2.1/tcp/4001",
         advertise="host:1",
         local_address="192.168.1.2:7420",
+        punch_address_ipv6="[2001:db8::1]:7",
     )
     event = ReachabilityTold(
-        A, "symmetric", "[2001:db8::1]:7", (CIRCUIT,), "/ip4/192.0.2.1/tcp/4001", "host:1", "192.168.1.2:7420"
+        A,
+        "symmetric",
+        "192.0.2.7:7",
+        (CIRCUIT,),
+        "/ip4/192.0.2.1/tcp/4001",
+        "host:1",
+        "192.168.1.2:7420",
+        "[2001:db8::1]:7",
     )
     assert reach_event_of(A, pb.PeerMessage(reachability=said)) == event
     request = pb.PeerMessage(punch_request=pb.PunchRequest(peer_id="b"))
@@ -89,6 +97,9 @@ def test_empty_reachability_means_unknown() -> None:
         pb.PeerMessage(reachability=pb.Reachability(punch_address="192.0.2.1:0")),
         pb.PeerMessage(reachability=pb.Reachability(punch_address="192.0.2.1:65536")),
         pb.PeerMessage(reachability=pb.Reachability(punch_address=":80")),
+        pb.PeerMessage(reachability=pb.Reachability(punch_address="[2001:db8::1]:7")),
+        pb.PeerMessage(reachability=pb.Reachability(punch_address_ipv6="192.0.2.1:7")),
+        pb.PeerMessage(reachability=pb.Reachability(punch_address_ipv6="[2001:db8::1]:0")),
         pb.PeerMessage(reachability=pb.Reachability(circuits=[CIRCUIT] * 5)),
         pb.PeerMessage(reachability=pb.Reachability(circuits=["punch"])),
         pb.PeerMessage(reachability=pb.Reachability(circuits=["/ip4/1.2.3.4/tcp/1 /ip4/1.2.3.4/tcp/2"])),

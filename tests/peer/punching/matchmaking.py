@@ -20,10 +20,12 @@ class Matchmaking:
     Args:
         server: the end that is the server in TLS, the asker or the other.
         knows: whether the asker knows the other's outside address, and the other the asker's.
+        version: of IP, over which they are known.
     """
 
     server: Server = "other"
     knows: tuple[bool, bool] = (True, True)
+    version: Literal[4, 6] = 4
     deadline_s: float = 5.0
     transports: dict[PeerId, PunchTransport] = field(default_factory=dict)
     port_numbers: dict[PeerId, int] = field(default_factory=dict)
@@ -32,7 +34,7 @@ class Matchmaking:
 
     def join(self, peer_id: PeerId, transport: PunchTransport) -> PunchTransport:
         self.transports[peer_id] = transport
-        self.port_numbers[peer_id] = transport.port.number  # it may be closed when an order names it
+        self.port_numbers[peer_id] = transport.port(self.version).number  # it may be closed when an order names it
         self.outcomes[peer_id] = []
         transport.opened(lambda message: self._heard(peer_id, message))
         return transport
@@ -46,11 +48,14 @@ class Matchmaking:
         other = next(one for one in self.transports if one != asker)
         loop = asyncio.get_running_loop()
         for told, about, asked in ((asker, named, True), (other, asker, False)):
-            seen = self.port_numbers[other if asked else asker]
+            number = self.port_numbers[other if asked else asker]
+            seen = f"[::1]:{number}" if self.version == 6 else f"127.0.0.1:{number}"
+            known = self.knows[0 if asked else 1]
             order = pb.Punch(
                 punch_id=self.last_id,
                 peer_id=about,
-                address=f"127.0.0.1:{seen}" if self.knows[0 if asked else 1] else "",
+                address=seen if known and self.version == 4 else "",
+                address_ipv6=seen if known and self.version == 6 else "",
                 serves=asked == (self.server == "asker"),
                 asked=asked,
                 deadline_s=self.deadline_s,

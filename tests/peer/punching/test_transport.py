@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -29,10 +29,11 @@ from tests.peer.punching.matchmaking import Matchmaking, Server
 
 class TestPunchTransport(TransportConformance):
     server: Server = "other"
+    version: Literal[4, 6] = 4
 
     @pytest.fixture(autouse=True)
     def _matchmaking(self) -> None:
-        self.matchmaking = Matchmaking(self.server)
+        self.matchmaking = Matchmaking(self.server, version=self.version)
 
     def make(
         self, identity: Identity, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits
@@ -45,7 +46,7 @@ class TestPunchTransport(TransportConformance):
             admit,
             limits,
             traffic=LinkTraffic(config),
-            open_port=lambda: PunchPort("127.0.0.1"),
+            open_port=lambda version: PunchPort("127.0.0.1" if version == 4 else "::1"),
         )
         return self.matchmaking.join(identity.peer_id, transport)
 
@@ -151,6 +152,12 @@ class TestPunchTransportWhereTheAskerServes(TestPunchTransport):
         await super().test_a_protocol_mismatch_names_the_side_to_upgrade(tmp_path, monkeypatch, newer)
 
 
+class TestPunchTransportOverIpv6(TestPunchTransport):
+    version = 6
+    # Over IPv6 both ends know where the other is, or neither dials.
+    test_one_end_need_not_know_where_the_other_is = None  # type: ignore[assignment]
+
+
 async def test_a_closed_transport_opens_no_port(tmp_path: Path) -> None:
     run, config = LinkRun(tmp_path), LinkConfig()
     _, credentials = run.member("peer")
@@ -161,11 +168,11 @@ async def test_a_closed_transport_opens_no_port(tmp_path: Path) -> None:
         lambda peer_id, role: "",
         LinkLimits(),
         traffic=LinkTraffic(config),
-        open_port=lambda: PunchPort("127.0.0.1"),
+        open_port=lambda version: PunchPort("127.0.0.1" if version == 4 else "::1"),
     )
     await transport.close()
     with pytest.raises(OSError, match="closed"):
-        _ = transport.port
+        _ = transport.port(4)
 
 
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, 60.0, float("nan")])

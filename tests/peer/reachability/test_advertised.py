@@ -13,7 +13,7 @@ async def test_changes_at_one_moment_are_one_message_and_the_same_again_is_none(
     reached = AdvertisedReachability(said.append)
     reached.opened(pb.Welcome())
     reached.set_nat("port-restricted")
-    reached.set_punch_address("192.0.2.1:4000")
+    reached.set_punch_address(4, "192.0.2.1:4000")
     reached.set_circuits(("one", "two", "three"))
     await asyncio.sleep(0)
     told = pb.Reachability(nat="port-restricted", punch_address="192.0.2.1:4000", circuits=["one", "two"])

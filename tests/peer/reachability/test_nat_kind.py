@@ -139,3 +139,7 @@ def test_holes_need_a_port_with_a_known_outside_address() -> None:
     assert (found["reachability"], found["nat"], found["relays"]) == ("hole-punchable", "port-restricted", 1)
     told.nat = "symmetric"
     assert summary.describe(told, "")["reachability"] == "only outwards"
+    told.punch_address_ipv6 = "[2001:db8::1]:9"
+    found = summary.describe(told, "")
+    assert (found["reachability"], found["punch_address_ipv6"]) == ("hole-punchable", "[2001:db8::1]:9")
+    assert "over IPv6" in found["nat_means"]

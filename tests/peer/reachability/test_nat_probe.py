@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,7 @@ async def test_over_tls_and_with_the_second_port_taken(tmp_path: Path, unused_tc
     async with running(tmp_path, changed(serve=serve)) as run, InviteHttp(run.invite("peer")) as door:
         first = await seen_from_outside(door)
         assert first.second_port == first.port
-        with nat_probe._bound(unused_tcp_port) as taken:
+        with nat_probe._bound(socket.AF_INET, unused_tcp_port) as taken:
             taken.listen()
             assert (await seen_from_outside(door)).second_port is None
 

@@ -10,6 +10,7 @@ from coordinator.core.events.reach_events import ReachabilityTold, SeenAt
 from coordinator.core.reach import address_book as book_module
 from coordinator.core.reach.address_book import ReachBook, host_part
 from coordinator.core.reach.dial_settings import DialBackSettings, is_numeric
+from coordinator.core.reach.holes import IPV6, RESTRICTED
 from rollcast.wire.ids import PeerId
 
 A = PeerId("a")
@@ -88,10 +89,26 @@ def test_a_failed_pair_may_retry_at_another_local_address() -> None:
 def test_a_port_may_be_seen_at_another_address_than_the_session() -> None:
     reach = book()
     reach.seen(SeenAt(A, "2001:db8::7"))
-    assert reach.reported(report(punch_address="[2001:DB8:0::7]:7000")) == ""
-    assert reach.of(A).hole == 2
-    assert reach.reported(report(punch_address=f"[::ffff:{HOST}]:7000")) == ""
-    assert reach.reported(report(punch_address="[2001:db8::8]:7000"))
+    reach.seen(SeenAt(A, "198.51.100.9"))
+    assert reach.reported(report(punch_address="198.51.100.9:1", punch_address_ipv6="[2001:DB8:0::7]:7000")) == ""
+    assert (reach.of(A).punch_address, reach.of(A).punch_address_ipv6) == ("198.51.100.9:1", "[2001:DB8:0::7]:7000")
+    assert reach.of(A).hole == RESTRICTED + IPV6
+    reach.seen(SeenAt(A, f"::ffff:{HOST}"))  # IPv4 at a socket for both
+    assert "198.51.100.9" in reach.reported(report(punch_address="198.51.100.9:1"))
+    assert "[2001:db8::8]" in reach.reported(report(punch_address_ipv6="[2001:db8::8]:7000"))
+    assert reach.of(A).hole == RESTRICTED
+
+
+def test_another_port_over_ipv6_is_a_reason_to_try_failed_pairs_again() -> None:
+    reach = book()
+    reach.seen(SeenAt(A, "2001:db8::7"))
+    reach.reported(report(punch_address_ipv6="[2001:db8::7]:7000"))
+    other = PeerId("other")
+    reach.failures.failed(A, other, 0.0)
+    reach.reported(report(punch_address_ipv6="[2001:db8::7]:7000"))
+    assert reach.failures.of(A) == frozenset({other})
+    reach.reported(report(punch_address_ipv6="[2001:db8::7]:7001"))
+    assert reach.failures.of(A) == frozenset()
 
 
 def test_an_unreachable_address_counts_as_none_until_there_is_another() -> None:

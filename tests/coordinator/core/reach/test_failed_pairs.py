@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from coordinator.core.reach import failed_pairs
 from coordinator.core.reach.failed_pairs import FIRST_PAUSE_S, PAUSE_MAX_S, FailedPairs, pair_of
-from coordinator.core.reach.holes import NAT_KINDS, can_punch, hole_class
+from coordinator.core.reach.holes import (
+    CLASSES,
+    NAT_KINDS,
+    can_punch,
+    can_punch_over_ipv4,
+    classes_within,
+    hole_class,
+    lets_in,
+)
 from peer.reachability.nat_kind import NatKind
 from rollcast.wire.ids import PeerId
 
@@ -118,6 +126,24 @@ def test_a_member_without_a_known_port_can_at_most_dial_outwards() -> None:
     assert hole_class("port-restricted", "") == hole_class("full-cone", "") == hole_class("unknown", "1.2.3.4:5") == 0
     assert hole_class("symmetric", "") == 1
     assert can_punch(hole_class("symmetric", ""), hole_class("full-cone", "192.0.2.1:7"))
+
+
+def test_a_class_reaches_what_the_classes_within_it_reach() -> None:
+    for hole in range(CLASSES):
+        for one in classes_within(hole):
+            assert all(can_punch(hole, other) for other in range(CLASSES) if can_punch(one, other))
+
+
+@pytest.mark.parametrize("nat", NAT_KINDS)
+@pytest.mark.parametrize("other_nat", NAT_KINDS)
+def test_over_ipv6_no_router_is_in_the_way(nat: str, other_nat: str) -> None:
+    over_ipv6 = "[2001:db8::1]:7"
+    one, other = hole_class(nat, "", over_ipv6), hole_class(other_nat, "", over_ipv6)
+    assert can_punch(one, other)
+    assert lets_in(one)
+    assert not can_punch_over_ipv4(one, other)
+    assert not can_punch(one, hole_class(other_nat, "")), "both ends need it"
+    assert 0 <= one < CLASSES
 
 
 def test_every_kind_that_a_peer_finds_out_is_known() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coordinator.core.events.actions import Note, SendToPeer
 from coordinator.core.events.events import PeerLeft, Tick
 from coordinator.core.events.operator_events import PeerBanned
-from coordinator.core.events.reach_events import PunchEnded, PunchRequested, RecordGiven
+from coordinator.core.events.reach_events import PunchEnded, PunchRequested, RecordGiven, SeenAt
 from coordinator.core.traversal.matchmaker import DEADLINE_S
 from coordinator.core.traversal.rendezvous import FIRST_S, REFRESH_S, SAMPLE
 from rollcast.wire.ids import PeerId
@@ -54,6 +54,28 @@ def test_a_port_that_cannot_be_known_is_not_dialled() -> None:
     messages = here.messages_after(punch_requested("b", "a"))
     assert messages["a"].punch.address == ""
     assert messages["b"].punch.address == here.punch_address("a")
+
+
+def test_over_ipv6_two_symmetric_routers_are_no_obstacle() -> None:
+    here = world(a="symmetric", b="symmetric", c="symmetric")
+    for number, name in enumerate("ab", 1):
+        here.handle(SeenAt(PeerId(name), f"2001:db8::{number}"))
+        here.say(name, "symmetric", punch_address_ipv6=f"[2001:db8::{number}]:9")
+    messages = here.messages_after(punch_requested("b", "a"))
+    assert (messages["a"].punch.address, messages["a"].punch.address_ipv6) == ("", "[2001:db8::2]:9")
+    assert (messages["b"].punch.address, messages["b"].punch.address_ipv6) == ("", "[2001:db8::1]:9")
+    assert "between our routers" in refusal(here, "a", "c")
+
+
+def test_both_versions_of_ip_are_tried_where_both_may_work() -> None:
+    here = world(a="port-restricted", b="port-restricted", c="port-restricted")
+    for number, name in enumerate("ab", 1):
+        here.handle(SeenAt(PeerId(name), f"2001:db8::{number}"))
+        here.say(name, "port-restricted", punch_address_ipv6=f"[2001:db8::{number}]:9")
+    to_a = here.messages_after(punch_requested("a", "b"))["a"].punch
+    assert (to_a.address, to_a.address_ipv6) == (here.punch_address("b"), "[2001:db8::2]:9")
+    to_c = here.messages_after(punch_requested("c", "a"))["c"].punch
+    assert (to_c.address, to_c.address_ipv6) == (here.punch_address("a"), ""), "it has no IPv6 itself"
 
 
 @pytest.mark.parametrize(
