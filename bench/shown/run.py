@@ -18,6 +18,7 @@ from coordinator.api.wiring import HttpParts, http_app
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events import events as ev
+from coordinator.core.status.turns import Turns
 from coordinator.fleet.setup import FleetHandle
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import operator_key
@@ -62,8 +63,8 @@ class ShownShell:
     def status(self) -> dict[str, Any]:
         return self.core.status(self.clock()).to_json()
 
-    def broadcast(self) -> dict[str, Any]:
-        return self.core.broadcast(self.clock()).to_json()
+    def broadcast(self) -> Turns[dict[str, Any]]:
+        return (yield from self.core.broadcast(self.clock())).to_json()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ from coordinator.core.staleness.epochs import EpochBook
 from coordinator.core.staleness.policy import RulesInForce
 from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_status
 from coordinator.core.status.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
+from coordinator.core.status.turns import Turns
 from coordinator.core.status.wait_causes import WaitCauses
 from coordinator.core.traversal.traversal import Traversal
 from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
@@ -301,8 +302,8 @@ class CoordinatorCore:
         """Return what the capacity model decided."""
         return self._activation.status()
 
-    def broadcast(self, now: float) -> BroadcastStatus:
-        """Return the progress of the newest version's broadcast."""
+    def broadcast(self, now: float) -> Turns[BroadcastStatus]:
+        """Return the progress of the newest version's broadcast, in turns."""
         return build_broadcast_status(self._state, now=now)
 
     def elapsed_s(self, now: float) -> float:

@@ -15,6 +15,7 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.core.status.turns import Turns, at_once
 from coordinator.metrics import broadcast as broadcast_metrics
 from coordinator.metrics import fleet
 from coordinator.metrics.families import activation_families, staleness_families
@@ -142,8 +143,8 @@ class CoordinatorMetrics:
         """Return the same in several turns of the event loop, as statuses of large fleets take it a while."""
         self._statuses.read_status()
         await asyncio.sleep(0)
-        self._statuses.read_broadcast()
-        await asyncio.sleep(0)
+        for _ in self._statuses.read_broadcast():
+            await asyncio.sleep(0)
         return self.render()
 
 
@@ -222,7 +223,9 @@ class _GatewayCollector(Collector):
 class _StatusCollector(Collector):
     """Converts the statuses to metric families."""
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Turns[Mapping[str, Any]]]
+    ) -> None:
         self._status = status
         self._broadcast = broadcast
         self._read: Mapping[str, Any] | None = None  # for the next scrape
@@ -232,15 +235,15 @@ class _StatusCollector(Collector):
         """Build the status of the next scrape now."""
         self._read = self._status()
 
-    def read_broadcast(self) -> None:
-        """Build the status of the broadcast for the next scrape now."""
-        self._read_broadcast = self._broadcast()
+    def read_broadcast(self) -> Turns[None]:
+        """Build the status of the broadcast for the next scrape, in turns."""
+        self._read_broadcast = yield from self._broadcast()
 
     def describe(self) -> Iterable[Metric]:
         return ()  # so that registering does not scrape
 
     def collect(self) -> Iterable[Metric]:
-        status, broadcast = self._read or self._status(), self._read_broadcast or self._broadcast()
+        status, broadcast = self._read or self._status(), self._read_broadcast or at_once(self._broadcast())
         self._read = self._read_broadcast = None
         for name, text, key in GAUGES:
             value = status.get(key)

@@ -90,6 +90,7 @@ from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, 
 from coordinator.core.events.versions_kept import VERSIONS_KEPT
 from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.core.status.turns import Turns
 from coordinator.ledger.store import RunStore
 from coordinator.metrics.broadcast import PEERS_LABELLED_MAX
 from coordinator.metrics.sinks.sink import Sink
@@ -393,9 +394,10 @@ class Shell:
         status: dict[str, Any] = msgspec.to_builtins(core.run_status(self.clock()))
         return status
 
-    def broadcast(self) -> dict[str, Any]:
-        """Return how far the newest version has spread, as JSON values."""
-        return self._core.broadcast(self.clock()).to_json()
+    def broadcast(self) -> Turns[dict[str, Any]]:
+        """Return how far the newest version has spread, as JSON values, in turns."""
+        status = yield from self._core.broadcast(self.clock())
+        return status.to_json()
 
     def waiting_for(self) -> str:
         """Return the event that the run waits for, in words."""

@@ -28,7 +28,7 @@ def build_broadcast(
     state: CoreState, shape: Shape, versions: VersionHistory, *, now: float, unix_s: float
 ) -> Turns[BroadcastView]:
     """Return the view of the core's state, in turns. ``shape`` caches what does not change between two plans."""
-    status = build_broadcast_status(state, now=now)
+    status = yield from build_broadcast_status(state, now=now)
     yield
     versions.observe(state)
     tree = yield from build_tree(state, shape, now)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from coordinator.core.staleness.age_breakdown import PARTS
+from coordinator.core.status.turns import Turns
 
 
 def peer(name: str, **changes: Any) -> dict[str, Any]:
@@ -318,3 +319,9 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
         "hops_left_out": 0,
         **changes,
     }
+
+
+def sample_broadcast_turns() -> Turns[dict[str, Any]]:
+    """Return the same in turns."""
+    yield
+    return sample_broadcast()

@@ -10,7 +10,7 @@ from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.prometheus import PrometheusSink
 from tests.coordinator.metrics.test_families import PLAN, STATUS
 from tests.coordinator.metrics.test_fleet import manager
-from tests.coordinator.sample_status import sample_broadcast, sample_status
+from tests.coordinator.sample_status import sample_broadcast_turns, sample_status
 
 STEP = {
     "loss": 0.1,
@@ -35,7 +35,7 @@ def exported() -> dict[str, set[tuple[str, str]]]:
         "activation": {**STATUS, "plan": PLAN},
         "spending": build_spending(manager(), 1000).to_json(),
     }
-    metrics = CoordinatorMetrics(lambda: status, sample_broadcast)
+    metrics = CoordinatorMetrics(lambda: status, sample_broadcast_turns)
     PrometheusSink(metrics.registry).write(7, STEP)
     metrics.upload_answer_s.observe(0.01)
     metrics.loop_lag_s.observe(0.01)

@@ -15,6 +15,7 @@ from coordinator.core.broadcast.dissemination import Broadcast
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
 from coordinator.core.status.hops import Hop, HopRates, find_hops
+from coordinator.core.status.turns import Turns
 from coordinator.core.traversal.status import ReachStatus, build_reach_status
 from rollcast.wire.ids import Version
 from rollcast.wire.limits import HEAT_MAP_CELLS_MAX, SILENT_S
@@ -156,16 +157,24 @@ class BroadcastHistogram:
     sum: float
 
 
-def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
-    """Build the status of the broadcast from the core's state."""
+def build_broadcast_status(state: CoreState, *, now: float) -> Turns[BroadcastStatus]:
+    """Build the status of the broadcast from the core's state, in turns."""
     newest, broadcast = state.newest_version, _broadcast_of(state)
     taking_part = [
         one for one in state.members if one.role == "peer" and not one.reputation.quarantined and one.receives
     ]
+    yield
     missing = [one for one in taking_part if share_held(one, newest) < 1.0]
     encodings = _encodings(broadcast, missing)
+    yield
     shown, left_out = _shown(state)
+    yield
     hops = find_hops(state, shown)
+    yield
+    reach = build_reach_status(state)
+    yield
+    totals = _totals(state)
+    yield
     seconds, spread = state.dissemination.seconds, state.dissemination.peer_seconds
     waiting_for, following = _waiting(state, taking_part, missing, now)
     return BroadcastStatus(
@@ -183,8 +192,8 @@ def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
         t_bcast_s=BroadcastSeconds(seconds.last, seconds.percentile(50), seconds.percentile(95)),
         t_peer_s=BroadcastHistogram(spread.bounds, spread.at_most(), spread.sum),
         plan=_plan(state, broadcast),
-        totals=_totals(state),
-        reach=build_reach_status(state),
+        totals=totals,
+        reach=reach,
         peers=tuple(_peer(state, member, now) for member in shown),
         peers_left_out=left_out,
         hop_rates=hops.rates,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -264,15 +265,16 @@ class WaitingWatch:
         if state.scoring.pause is not None:
             what = state.scoring.pause.reason.partition("\n")[0]
             return f"{text}; scoring is paused because it fails: {what}", "one rollout is scored without a failure"
-        able = [member for member in state.members if member.may_work]
-        if not able and any(member.reputation.switched_off for member in state.members):
+        able = (member for member in state.members if member.may_work)  # mostly the first one settles it
+        first = next(able, None)
+        if first is None and any(member.reputation.switched_off for member in state.members):
             return (
                 f"{text}; all peers that could work are switched off",
                 "the operator or the capacity model enables one",
             )
-        if not able:
+        if first is None:
             return f"{text}; no peer can work yet", "a peer receives its first version and requests work"
-        if all(member.version is not None and member.version < oldest_useful for member in able):
+        if all(one.version is not None and one.version < oldest_useful for one in itertools.chain((first,), able)):
             return f"{text}; no peer holds version {oldest_useful} or newer", "peers receive the newest version"
         if state.prompts.exhausted and len(state.book) < wanted and not state.prompts.stock:
             return f"{text}; the task has no more problems", "nothing, until the task has more problems"

@@ -22,7 +22,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_from_pb, rollout_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.token_ids import unpack_ids
-from tests.coordinator.sample_status import sample_broadcast, sample_status
+from tests.coordinator.sample_status import sample_broadcast_turns, sample_status
 from tests.coordinator.stored_work import batch, rollout, score
 
 
@@ -56,7 +56,7 @@ def damaged(folder: Path, statement: str) -> Path:
 
 
 def test_the_longest_block_is_read_from_the_metrics_that_the_coordinator_serves() -> None:
-    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast_turns)
     metrics.loop_blocks.observe(0.25, 1.0)
     assert load.block_s(metrics.render().decode()) == 0.25
     assert load.block_s("") == 0.0
@@ -123,7 +123,7 @@ def test_bodies_have_their_size_and_the_right_answer() -> None:
 
 
 def test_members_are_counted_from_the_metrics_that_the_coordinator_serves() -> None:
-    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast_turns)
     peers = [one for one in sample_status()["peers"] if one["role"] == "peer"]
     assert load.members(metrics.render().decode()) == len(peers) > 0
     assert load.members("") == 0

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.metrics.metrics import BLOCKS_WINDOW_S, CoordinatorMetrics, LoopLag
 from rollcast.runtime.errors import RateLimited
-from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
+from tests.coordinator.sample_status import peer, sample_broadcast_turns, sample_status
 
 
 def samples(metrics: CoordinatorMetrics) -> dict[tuple[str, str], float]:
@@ -22,7 +22,7 @@ def samples(metrics: CoordinatorMetrics) -> dict[tuple[str, str], float]:
 
 
 def test_metrics_match_the_status() -> None:
-    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast_turns)
     metrics.upload_answer_s.observe(0.003)
     found = samples(metrics)
     expected = {
@@ -46,14 +46,16 @@ def test_metrics_match_the_status() -> None:
 
 def test_the_learners_use_of_its_devices_is_shown_where_it_is_known() -> None:
     known = sample_status(learner_mfu=0.41, learner_memory_peak_share=0.87)
-    text = CoordinatorMetrics(lambda: known, sample_broadcast).render().decode()
+    text = CoordinatorMetrics(lambda: known, sample_broadcast_turns).render().decode()
     assert "rollcast_learner_mfu_ratio 0.41" in text
     assert "rollcast_learner_memory_peak_ratio 0.87" in text
-    assert "rollcast_learner_mfu_ratio" not in CoordinatorMetrics(sample_status, sample_broadcast).render().decode()
+    assert (
+        "rollcast_learner_mfu_ratio" not in CoordinatorMetrics(sample_status, sample_broadcast_turns).render().decode()
+    )
 
 
 def test_the_longest_block_of_the_loop_is_shown_for_one_to_two_scrapes() -> None:
-    metrics = CoordinatorMetrics(sample_status, sample_broadcast)
+    metrics = CoordinatorMetrics(sample_status, sample_broadcast_turns)
 
     def shown() -> float:
         return samples(metrics)[("rollcast_loop_block_max_seconds", "")]
@@ -69,20 +71,20 @@ def test_the_longest_block_of_the_loop_is_shown_for_one_to_two_scrapes() -> None
 
 def test_unknown_values_are_left_out() -> None:
     unknown = sample_status(newest_version=None, reward_train=None, t_bcast_s={}, peers=[])
-    found = samples(CoordinatorMetrics(lambda: unknown, sample_broadcast))
+    found = samples(CoordinatorMetrics(lambda: unknown, sample_broadcast_turns))
     assert ("rollcast_version_newest", "") not in found
     assert not any(name.startswith("rollcast_t_bcast") for name, _ in found)
 
 
 def test_a_large_fleet_has_sums_only() -> None:
     many = sample_status(peers=[peer(f"peer-{number}", peer_id=f"id-{number}") for number in range(300)])
-    found = samples(CoordinatorMetrics(lambda: many, sample_broadcast))
+    found = samples(CoordinatorMetrics(lambda: many, sample_broadcast_turns))
     assert found[("rollcast_peers", "peer,generating")] == 300
     assert not any(name.startswith("rollcast_peer_version_lag") for name, _ in found)
 
 
 def test_gateways_show_their_sessions_while_they_are_linked() -> None:
-    metrics, sessions = CoordinatorMetrics(sample_status, sample_broadcast), {"west": 3, "east": 0}
+    metrics, sessions = CoordinatorMetrics(sample_status, sample_broadcast_turns), {"west": 3, "east": 0}
     metrics.watch_gateways(lambda: sessions)
     found = samples(metrics)
     assert found[("rollcast_gateway_sessions", "west")] == 3
@@ -92,7 +94,7 @@ def test_gateways_show_their_sessions_while_they_are_linked() -> None:
 
 
 def test_doors_show_what_they_refused() -> None:
-    metrics, refused = CoordinatorMetrics(sample_status, sample_broadcast), Counter[str]()
+    metrics, refused = CoordinatorMetrics(sample_status, sample_broadcast_turns), Counter[str]()
     metrics.watch_doors({"control": refused, "http": {"too_many_connections": 3}})
     refused[RateLimited("too fast").reason] += 2
     found = samples(metrics)
@@ -102,8 +104,8 @@ def test_doors_show_what_they_refused() -> None:
 
 def test_two_processes_in_one_do_not_share_a_registry() -> None:
     first, second = (
-        CoordinatorMetrics(sample_status, sample_broadcast),
-        CoordinatorMetrics(sample_status, sample_broadcast),
+        CoordinatorMetrics(sample_status, sample_broadcast_turns),
+        CoordinatorMetrics(sample_status, sample_broadcast_turns),
     )
     first.upload_answer_s.observe(1.0)
     assert samples(second)[("rollcast_upload_answer_seconds_count", "")] == 0

@@ -135,7 +135,7 @@ def test_view_is_the_status_with_tree_and_earlier_versions() -> None:
     found = core("a", "b")
     view = at_once(build_broadcast(found.state, Shape(), VersionHistory(), now=NOW, unix_s=3.0))
     plain = msgspec.json.decode(msgspec.json.encode(view))
-    status = msgspec.json.decode(msgspec.json.encode(build_broadcast_status(found.state, now=NOW)))
+    status = msgspec.json.decode(msgspec.json.encode(at_once(build_broadcast_status(found.state, now=NOW))))
     assert status.items() <= plain.items()
     assert set(plain) - set(status) == {"tree", "history", "slowest_branch", "at_unix_s"}
     assert [one["version"] for one in plain["history"]] == [0]

@@ -18,6 +18,7 @@ from coordinator.core.events.events import (
 from coordinator.core.status import broadcast, hops
 from coordinator.core.status.broadcast import BroadcastStatus, EncodingStatus, PeerCounts, build_broadcast_status
 from coordinator.core.status.hops import HOPS_SHOWN_MAX, Hop, HopRates, find_hops
+from coordinator.core.status.turns import at_once
 from rollcast.wire.ids import EncodingId, Epoch, PeerId, Version
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined, settings
 from tests.coordinator.sample_status import sample_broadcast
@@ -48,7 +49,7 @@ def half_way() -> World:
 
 
 def status(world: World) -> BroadcastStatus:
-    return world.core.broadcast(world.now)
+    return at_once(world.core.broadcast(world.now))
 
 
 def test_a_broadcast_half_way() -> None:
@@ -118,7 +119,7 @@ def test_before_a_version_without_peers_and_after_the_end() -> None:
 def test_a_version_that_an_earlier_coordinator_announced_has_no_beginning() -> None:
     state = CoreState(settings())
     state.newest_version = Version(7)
-    found = build_broadcast_status(state, now=5.0)
+    found = at_once(build_broadcast_status(state, now=5.0))
     assert (found.version, found.started_s_ago, found.encodings, found.encoding) == (7, None, (), None)
 
 
@@ -158,7 +159,7 @@ def test_large_fleets_are_summed_up_and_only_some_listed() -> None:
     for number in range(1000):
         member = state.members.join(joined(f"p{number}"), 0.0)
         member.facts = receiving(f"p{number}", 1, number % 100, 100, receiving_map=bytes(128), links=links).facts
-    found = build_broadcast_status(state, now=1.0)
+    found = at_once(build_broadcast_status(state, now=1.0))
     assert found.peers_holding == PeerCounts(0, 1000)
     assert (len(found.peers), found.peers_left_out) == (broadcast.PEERS_SHOWN_MAX, 1000 - len(found.peers))
     assert len(found.hops) == hops.HOPS_SHOWN_MAX
