@@ -92,7 +92,9 @@ MISMATCH = (
 class CoordinatorMetrics:
     """One registry with all metrics; ``status`` and ``broadcast`` are called once per scrape."""
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Turns[Mapping[str, Any]]]
+    ) -> None:
         self.registry = metrics.new_registry()
         self.upload_answer_s = Histogram(
             "rollcast_upload_answer_seconds",
