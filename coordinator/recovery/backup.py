@@ -34,7 +34,7 @@ from coordinator.core.events.actions import RecordEpoch
 from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.sql_work import count_batches, insert_epoch
 from coordinator.recovery.authority import FINGERPRINT
-from coordinator.recovery.learner_files import linked, remove_leftovers
+from coordinator.recovery.learner_files import linked, own_folder
 from coordinator.recovery.learner_key import replace_learner_key
 from coordinator.recovery.resume import INCARNATION
 from coordinator.stores.reader import has_url
@@ -157,18 +157,12 @@ def _whole_or_nothing(target: Path) -> Iterator[Path]:
     Raises:
         BackupError: ``target`` is not empty, or cannot be written.
     """
-    name = f".{target.name}.{{pid}}.partial"
-    partial = target.with_name(name.format(pid=os.getpid()))
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise BackupError(f"{target} exists already", fix="choose a folder that does not exist")
-        remove_leftovers(target.parent, name)
-        partial.mkdir(mode=0o700, parents=True)
-        try:
+        with own_folder(target.parent, f".{target.name}.{{token}}.partial") as partial:
             yield partial
             partial.replace(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
         fsync_folder(target.parent)
     except OSError as error:
         raise BackupError(

@@ -7,14 +7,15 @@ versions on disk: a restored learner repeats the steps after it from the batches
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
-
-import psutil
 
 from rollcast.runtime.errors import BackupError
 from rollcast.runtime.run_folder import RunFolder
@@ -22,7 +23,7 @@ from rollcast.runtime.run_folder import RunFolder
 _ATTEMPTS = 20  # to link files none of which is removed meanwhile
 _MARK = ".json"  # a checkpoint N is the file N.json, and a folder that the file names
 _UNFINISHED = ".orbax-checkpoint-tmp"
-_STAGING = ".backup-{pid}"
+_STAGING = ".backup-{token}"
 
 
 @contextmanager
@@ -32,37 +33,70 @@ def linked(run: RunFolder) -> Iterator[Path]:
     Raises:
         BackupError: the file system refuses links, or the learner removed files again and again.
     """
-    remove_leftovers(run.root, _STAGING)
-    staging = run.root / _STAGING.format(pid=os.getpid())
-    try:
-        _link_all(run, staging)
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    with own_folder(run.root, _STAGING) as staging:
+        yield _link_all(run, staging)
 
 
-def remove_leftovers(parent: Path, name: str) -> None:
-    """Remove the folders that backups which were killed have left.
+@contextmanager
+def own_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a new empty folder that is removed at the end, and remove the folders that killed backups have left.
+
+    A locked file beside a folder tells that its backup still runs. The id of a process would not: backups in containers
+    that share the folder may have the same one.
 
     Args:
-        parent: where they are.
-        name: their name, with {pid} for the id of the backup's process. A folder whose process runs is left alone;
-            one with this process's own id is of an earlier process.
+        parent: where the folder is; it is made if it does not exist.
+        name: the folder's name, with {token} for what tells backups apart.
+
+    Raises:
+        OSError: it cannot be made.
     """
-    before, after = name.split("{pid}")
-    for folder in parent.glob(f"{escape(before)}*{escape(after)}") if parent.is_dir() else ():
-        pid = folder.name[len(before) : len(folder.name) - len(after)]
-        if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _remove_leftovers(parent, name)
+    folder = parent / name.format(token=secrets.token_hex(8))
+    lock = _lock_of(folder)
+    with lock.open("x") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            folder.mkdir(mode=0o700)  # after its lock, so that no other backup sees it without one
+            yield folder
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink()
 
 
-def _link_all(run: RunFolder, staging: Path) -> None:
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _remove_leftovers(parent: Path, name: str) -> None:
+    before, after = name.split("{token}")
+    for folder in parent.glob(f"{escape(before)}*{escape(after)}"):
+        token = folder.name[len(before) : len(folder.name) - len(after)]
+        if re.fullmatch("[0-9a-f]+", token) and not _is_held(_lock_of(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+            _lock_of(folder).unlink(missing_ok=True)
+
+
+def _is_held(lock: Path) -> bool:
     try:
-        for _ in range(_ATTEMPTS):
-            shutil.rmtree(staging, ignore_errors=True)
-            staging.mkdir(mode=0o700)
-            if _link(run, staging):
-                return
+        with lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _link_all(run: RunFolder, staging: Path) -> Path:
+    """Return the folder below ``staging`` that holds all links."""
+    try:
+        for attempt in range(_ATTEMPTS):
+            linked_here = staging / str(attempt)
+            linked_here.mkdir(mode=0o700)
+            if _link(run, linked_here):
+                return linked_here
     except OSError as error:
         raise BackupError(
             f"cannot link the learner's files in {run.root}",

@@ -19,8 +19,9 @@ from rollcast.cli.options import Json
 from rollcast.cli.peer.check import finding_lines
 from rollcast.cli.peer.folders import only_warnings
 from rollcast.cli.start.extras import required
-from rollcast.runtime.errors import MachineUnfit, MissingExtra, PortInUse
+from rollcast.runtime.errors import ConfigError, MachineUnfit, MissingExtra, PortInUse
 from rollcast.runtime.install import install_command
+from rollcast.sim import compiled
 
 Role = Literal["coordinator", "learner", "peer"]
 ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer")
@@ -51,7 +52,8 @@ def doctor(*roles: Role, json_output: Json = False) -> int:
     print("asking jax for its devices ...", file=sys.stderr)
     machine = machine_facts(Path.cwd(), link_host="", link_port=0)
     found: list[Finding | None] = [*system_findings(machine), *bare_room_findings(machine), *_packages(roles)]
-    found += [_jax(has_gpu=bool(machine.accelerators), roles=roles), _compiler(), *_ports(), _open_files()]
+    found += [_jax(has_gpu=bool(machine.accelerators), roles=roles), _compiler(), _compiled_cores(), *_ports()]
+    found.append(_open_files())
     findings = ordered(one for one in found if one is not None)
     lacking = any(one.level == "error" for one in findings)
     if json_output:
@@ -117,6 +119,18 @@ def _compiler() -> Finding:
         return Finding("ok", "gcc", "packages without a wheel can be built")
     fix = _DEBIAN if shutil.which("apt-get") else _OTHERS
     return Finding("warning", "gcc", f"packages without a wheel cannot be built: no {', no '.join(missing)}", "", fix)
+
+
+def _compiled_cores() -> Finding | None:
+    """Return whether simulations can use compiled cores; None outside a checkout, where nothing can compile them."""
+    if not (compiled.ROOT / "Makefile").exists():
+        return None
+    try:
+        compiled.check()
+    except ConfigError as error:
+        text = f"{error.what}: {error.cause}; `make compiled` makes them, for `rollcast simulate --compiled`"
+        return Finding("ok", "cores", text)
+    return Finding("ok", "cores", "`rollcast simulate --compiled` finds cores that are compiled from these sources")
 
 
 def _ports() -> Iterable[Finding]:

@@ -62,6 +62,20 @@ def test_the_longest_block_is_read_from_the_metrics_that_the_coordinator_serves(
     assert load.block_s("") == 0.0
 
 
+def test_the_longest_block_is_null_with_a_reason_where_the_run_is_too_short(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    load.add_arguments(parser)
+    measured = {"uploads_s": 1.0}
+    monkeypatch.setattr(load, "measure", lambda profile, rng: dict(measured))
+    assert load.run(parser.parse_args(["--seconds", "8"])).missing == ("loop_block_ms_max",)
+    assert "measure for 15 s or more" in capsys.readouterr().err
+    measured["loop_block_ms_max"] = 0.3
+    assert load.run(parser.parse_args([])).missing == ()
+    assert capsys.readouterr().err == ""
+
+
 async def test_an_intact_ledger_passes_the_check(history: History, tmp_path: Path) -> None:
     history.verdict(rollout_to_pb(rollout(1, group_id=1)), accepted=True, reason="")
     history.verdict(rollout_to_pb(rollout(9)), accepted=False, reason="fenced")
@@ -146,4 +160,5 @@ def test_a_tiny_fleet_is_served_and_survives_a_kill(
     assert figures["uploads_unanswered"] == 0
     assert (figures["lost"], figures["trained_twice"], figures["unaccounted"]) == (0, 0, 0)
     assert {"p99_ack_ms", "uploads_s", "heartbeats_s", "rss_mb", "cores", "back_s"} <= figures.keys()
+    assert "loop_block_ms_max" not in figures, "the metric would show what happened before this second"
     assert bool(figures["gateways_ms_per_upload"]) == bool(gateways)

@@ -4,6 +4,8 @@ import json
 import socket
 import subprocess
 from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from rollcast.cli.start import doctor as doctor_module
 from rollcast.cli.start.doctor import Role, doctor
 from rollcast.cli.start.extras import required
 from rollcast.runtime.errors import MissingExtra
+from rollcast.sim import compiled
 
 
 @pytest.fixture
@@ -81,6 +84,21 @@ def test_a_taken_port_and_a_missing_compiler_are_warnings(
     assert status == 0
     assert findings["ports"]["text"] == f"port {port} is taken"
     assert findings["gcc"]["fix"].startswith("apt-get install gcc")
+
+
+def test_compiled_cores_are_absent_of_other_sources_or_current(
+    probe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compiled, "FOLDER", tmp_path)
+    assert found(capsys)[1]["cores"]["text"].startswith("the cores are not compiled: ")
+    manifest = {"suffix": EXTENSION_SUFFIXES[0], "sources": compiled.hashes()}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert "compiled from these sources" in found(capsys)[1]["cores"]["text"]
+    manifest["sources"] = compiled.hashes() | {"coordinator/core/core.py": "0"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    changed = found(capsys)[1]["cores"]
+    assert "coordinator/core/core.py has changed since; `make compiled`" in changed["text"]
+    assert changed["level"] == "ok"
 
 
 def test_people_read_lines(probe: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

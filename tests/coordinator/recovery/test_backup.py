@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,18 +236,41 @@ def test_a_file_that_the_learner_removes_meanwhile_makes_another_attempt(
         pass
 
 
-def test_a_backup_removes_what_killed_ones_left(run: RunFolder, tmp_path: Path) -> None:
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    left = [run.root / f".backup-{pid}" for pid in (ended.pid, os.getpid())]
-    left += [tmp_path / f".copy.{pid}.partial" for pid in (ended.pid, os.getpid())]
-    kept = [run.root / f".backup-{os.getppid()}", tmp_path / f".copy.{os.getppid()}.partial"]  # of a running process
-    kept += [run.root / ".backup-notes", tmp_path / f".other.{ended.pid}.partial"]
-    for folder in (*left, *kept):
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from coordinator.recovery.learner_files import own_folder
+with own_folder(Path(sys.argv[1]), ".copy.{token}.partial"), own_folder(Path(sys.argv[2]), ".backup-{token}"):
+    print("holds", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_backup_removes_what_killed_ones_left_and_nothing_of_one_that_runs(run: RunFolder, tmp_path: Path) -> None:
+    """Whatever the ids of processes: in containers that share a folder, several have the same one."""
+
+    def folders() -> set[Path]:
+        return {*tmp_path.glob(".copy.*"), *run.root.glob(".backup-*")}
+
+    notes = run.root / ".backup-notes"
+    for folder in (notes, run.root / ".backup-4711", tmp_path / f".other.{os.getpid()}.partial"):
         (folder / "inside").mkdir(parents=True)
+    before = folders()
+    command = [sys.executable, "-c", HOLDS, str(tmp_path), str(run.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"holds\n"
+        held = folders() - before
+        assert len(held) == 4, "two folders and their locks"
+        backed_up(run, tmp_path / "copy")
+        assert folders() == held | {notes}
+        running.kill()
+    backed_up(run, tmp_path / "another")
+    assert folders() == {folder for folder in held if folder.parent == tmp_path} | {notes}
+    shutil.rmtree(tmp_path / "copy")
     backed_up(run, tmp_path / "copy")
-    assert [folder for folder in left if folder.exists()] == []
-    assert [folder for folder in kept if not folder.exists()] == []
+    assert folders() == {notes}
+    assert (tmp_path / f".other.{os.getpid()}.partial").exists()
 
 
 @pytest.mark.parametrize("of_up", [True, False])

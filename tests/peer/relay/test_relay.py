@@ -347,7 +347,8 @@ async def test_the_base_comes_from_public_weights_on_the_peers_own_disk(tmp_path
     async with relay_world(tmp_path) as world:
         base = world.published(0)
         adapters = world.published(5, over=base)
-        (origin,) = await world.add("origin")
+        link = {"upload_mbit_s_max": 0.4, "lan_exempt": False}  # its copy of the base would take longer than the disk's
+        (origin,) = await world.add("origin", link=link)
         await world.push(adapters)
         path = tmp_path / "model.safetensors"
         path.write_bytes(as_safetensors(base))
