@@ -42,7 +42,7 @@ function Plan({ data }) {
       <${Tile} label="Rollouts/s" value=${promised(figure(plan.rate_rollouts_per_second))} note=${`${figure(plan.rate_needed_rollouts_per_second)} needed`} tone=${isShort ? "warn" : ""} />
       <${Tile} label="Learner busy" value=${promised(percent(plan.utilisation, 1))} note="predicted" />
       <${Tile} label="T_bcast" value=${promised(duration(plan.t_bcast_s))} note="predicted" />
-      <${Tile} label="S needed" value=${promised(fixed(plan.staleness_needed, 0))} note="by its slowest worker" title=${`Plan ${plan.number} was found in ${duration(plan.solve_s)}`} />`}
+      <${Tile} label="S needed" value=${promised(fixed(plan.staleness_needed, 0))} note="predicted, slowest worker" title=${`So that even the rollouts (p90) of the plan's slowest worker are young enough. The Overview shows what the whole fleet's rollouts needed, as measured. Plan ${plan.number} was found in ${duration(plan.solve_s)}`} />`}
     </section>
     ${activation.failed && html`<${Warning} title="The last plan failed" text=${activation.failed} />`}
     ${plan?.infeasible && html`<${Warning} title="No set of workers is enough" text=${plan.infeasible} list=${plan.remedies} />`}

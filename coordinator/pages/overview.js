@@ -93,14 +93,14 @@ function Tiles({ overview, history }) {
   const oldest = overview.staleness_max_trained;
   const broken = staleness.gate_broken_by > 0;
   const lowered = !broken && known(oldest) && oldest > (staleness.age_max ?? overview.staleness_limit);
-  const needed = known(overview.staleness_needed) ? `this fleet needs ${overview.staleness_needed}` : "staleness in steps";
+  const needed = known(overview.staleness_needed) ? `${overview.staleness_needed} needed, as measured` : "staleness in steps";
   const held = known(before) || known(after) ? `held out ${fixed(before)} → ${known(after) ? fixed(after) : "…"}` : "batch mean";
   return html`<div class="tiles overview-tiles">
     <${Tile} label="Reward" value=${fixed(overview.reward_train, 3)} note=${held} href=${href("run")} spark=${(overview.reward_history || []).slice(-SPARK_POINTS).map(([, value]) => value)} />
     <${Tile} label="Tokens per second" value=${compact(overview.tokens_per_s)} note="of all workers" href=${href("workers")} spark=${spark("tokens_per_s")} />
     <${Tile} label="Learner busy" value=${percent(overview.recent_utilisation)} note="of the last 20 steps" title=${known(overview.learner_utilisation) ? `${percent(overview.learner_utilisation)} of its time since the start` : ""} spark=${spark("learner_utilisation")} />
     <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95)} title=${"From a version's announcement to the last active peer's verified copy." + (known(overview.peer_byte_share) ? ` Peers received ${percent(overview.peer_byte_share)} of chunk bytes from each other.` : "")} href=${href("broadcast")} spark=${spark("t_bcast_s")} />
-    <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${broken ? "bad" : ""} note=${lowered ? "trained under a larger S" : needed} spark=${spark("age_steps")} />
+    <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${broken ? "bad" : ""} note=${lowered ? "trained under a larger S" : needed} title="Needed: what T_bcast (p95), the generation of a rollout (p90 of the whole fleet's) and a learner step took so far. The Capacity page shows what its plan predicts of its slowest worker." spark=${spark("age_steps")} />
     <${Workers} workers=${overview.workers} />
     <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " per rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
     <${Tile} label="Accepted" value=${compact(rollouts.accepted)} unit="rollouts" note=${known(rollouts.issued) ? percent(rollouts.issued ? lost(rollouts) / rollouts.issued : 0) + " of issued dropped" : "\u00a0"} spark=${spark("accept_share")} />
