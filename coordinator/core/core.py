@@ -475,7 +475,7 @@ class CoordinatorCore:
 
     def _tick(self, now: float) -> list[Action]:
         state = self._state
-        actions = self._presence.drop_silent(now)
+        actions = self._presence.drop_silent(now) + lifecycle.announce_on(state)
         if state.late_wait.running:
             actions += rollouts.form_batch(state, now)
         actions += self._traversal.tick(now)

@@ -18,7 +18,7 @@ from rollcast.wire.ids import PeerId
 REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
 PLANNED_IN_LINE_MAX = 500  # members; a larger plan takes longer than other events may wait
-READ_A_TURN = 500  # members whose rates are read for a plan in one tick: 5 to 10 ms
+READ_A_TURN = 1000  # members whose rates are read for a plan in one tick: 10 to 20 ms
 IN_LINE_AGAIN_SHARE = 0.75  # of that number, below which a shrinking fleet is planned in line again: no flapping
 MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is asked for
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink

@@ -9,6 +9,10 @@ from coordinator.core.events.events import RunEnded, VersionAnnounced
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, WaitTimedOut
 from rollcast.wire.ids import Version
 
+ANNOUNCED_AT_ONCE = 512
+"""Members that one event announces a version to: 10,000 at once held the loop for some 0.3 s. Ticks go on with the
+others, and reach more in a second than messages are sent."""
+
 
 def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
     """Dismiss every member. If the run is over for good, revoke all leases and drop what will not be trained.
@@ -63,7 +67,21 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
         plan_id=state.relay.plan_id,
         encodings=event.encodings,
     )
-    return [SendAnnouncement(one.peer_id, event.version) for one in state.members if one.receives]
+    state.to_announce.extend((member.peer_id, event.version) for member in state.members if member.receives)
+    return announce_on(state)
+
+
+def announce_on(state: CoreState) -> list[Action]:
+    """Announce versions to the next members that have not been told; those that joined since were told then."""
+    next_ones = [state.to_announce.popleft() for _ in range(min(ANNOUNCED_AT_ONCE, len(state.to_announce)))]
+    if state.ended:
+        return []
+    told = [(state.members.get(peer_id), version) for peer_id, version in next_ones]
+    return [
+        SendAnnouncement(member.peer_id, version)
+        for member, version in told
+        if member is not None and member.receives and not state.epochs.is_orphan(version)
+    ]
 
 
 def started(state: CoreState, now: float) -> list[Action]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 
 from capacity.model.pacing_rules import GroupYield
@@ -47,7 +47,7 @@ from coordinator.core.reach.address_book import ReachBook
 from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
 from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce, StalenessFigures
-from rollcast.wire.ids import Epoch, PeerId, Step
+from rollcast.wire.ids import Epoch, PeerId, Step, Version
 from rollcast.wire.rollouts import Sampling
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
@@ -115,6 +115,7 @@ class CoreState:
         self.epochs = EpochBook(restored.epochs)
         self.epoch_requests: dict[Epoch, list[int]] = {}  # calls that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions, self.epochs)
+        self.to_announce = deque[tuple[PeerId, Version]]()  # to members of a large run, some in each tick
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coordinator.core.core import CoordinatorCore, Restored
+from coordinator.core.decisions import lifecycle
 from coordinator.core.events.actions import (
     AnswerUpload,
     CloseAttempt,
     RecordBatch,
     RevokeLeases,
     ScoreRollout,
+    SendAnnouncement,
     StoreRollout,
 )
-from coordinator.core.events.events import BatchRequested, RolloutScored, Started, Tick
+from coordinator.core.events.events import BatchRequested, PeerLeft, RolloutScored, Started, Tick
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.token_ids import pack_ids
-from tests.coordinator.core_world import World, held, joined, only, prompt, received, rollout, settings, wants
+from tests.coordinator.core_world import (
+    World,
+    announced,
+    held,
+    joined,
+    only,
+    prompt,
+    received,
+    rollout,
+    settings,
+    wants,
+)
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -126,3 +141,19 @@ def test_uploads_answered_by_an_earlier_coordinator_get_the_same_answer() -> Non
     assert answer("a", 3) == (True, "")
     assert answer("a", 4) == (False, "late_duplicate")
     assert answer("b", 3) == answer("a", 5) == (False, "fenced")
+
+
+def test_a_version_is_announced_to_a_large_fleet_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that left meanwhile are passed over, and those that joined meanwhile hear of it once, when they join."""
+    monkeypatch.setattr(lifecycle, "ANNOUNCED_AT_ONCE", 2)
+    core = CoordinatorCore(settings())
+    core.handle(joined("origin", role="origin"), 0.0)
+    for name in ("a", "b", "c", "d"):
+        core.handle(joined(name), 0.0)
+    first = only(core.handle(announced(0), 0.0), SendAnnouncement)
+    core.handle(PeerLeft(PeerId("b"), "gone"), 0.0)
+    new = only(core.handle(joined("e"), 0.0), SendAnnouncement)
+    further = [only(core.handle(Tick(), 0.2), SendAnnouncement) for _ in range(3)]
+    assert [one.peer_id for one in first] == ["origin", "a"]
+    assert [one.peer_id for one in new] == ["e"]
+    assert [[one.peer_id for one in sent] for sent in further] == [["c"], ["d"], []]
