@@ -4,6 +4,9 @@ PYTHON ?= python3
 # Images of containers often forbid bytecode; the tests start hundreds of interpreters, which would all compile our sources.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The environment of make unit.
+TEST_PYTHON ?= .venv/bin/python
+
 # Added to what the two commands run: DEMO_OPTIONS="--set coordinator.run.steps=5", PYTEST_OPTIONS="-k planner".
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
@@ -36,7 +39,7 @@ test: .venv/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 lint unit
 
 unit: .venv/.installed-dev
-	.venv/bin/python -m pytest -n $(TEST_WORKERS) $(BY_MODULE) $(PYTEST_OPTIONS)
+	$(TEST_PYTHON) -m pytest -n $(TEST_WORKERS) $(BY_MODULE) $(PYTEST_OPTIONS)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .
@@ -140,4 +143,4 @@ release: .venv/.installed-dev
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-docs .venv-vllm .venv-verifiers .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-docs .venv-extras .venv-vllm .venv-verifiers .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,7 +1,7 @@
 """Write the tests that a run skipped to a file, as a pytest plugin: `-p tests.skipped --skipped-to FILE`.
 
-After more packages are installed, `pytest @FILE` runs exactly these. `.ci/run` does so, because a whole second run with
-every extra would take as long as the first.
+In an environment with more packages `pytest @FILE` runs exactly these. `.ci/run` does so, because a whole second run
+with every extra would take as long as the first.
 """
 
 from __future__ import annotations

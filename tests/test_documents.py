@@ -17,7 +17,8 @@ _BY_NAME = re.compile(
     r"(?<![\w./-])rollcast\[[^]\n]*\](?! @)"
     r"|(?:pip|pipx|uv tool|uv) install\b[^\n`]*?(?<![\w./-])rollcast(?![\w\[./-]| @)"
 )
-_BY_NAME_RIGHTLY = {"bench/people/newcomer.py"}  # with --no-index, from a folder of wheels
+# With --no-index, from a folder of wheels; and extras of the installed checkout, for which no index is asked.
+_BY_NAME_RIGHTLY = {"bench/people/newcomer.py", ".ci/run"}
 _CODE_BLOCK = re.compile(r"^```.*?^```|^    .*?$", re.DOTALL | re.MULTILINE)
 
 
