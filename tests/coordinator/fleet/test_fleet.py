@@ -68,6 +68,7 @@ async def test_worker_starts_works_drains_and_stops(folder: Path) -> None:
         await until(lambda: phases(fleet) == {"run-1.local-1.1": "on"})
         fleet.submit(WorkersWanted({}))
         await until(lambda: fleet.manager.idle)
+        await until(lambda: coordinator.notes[-1][0] == "worker_stopped")  # once the journal has it
         assert coordinator.dismissed == [PEER]
         assert running(folder) == []
         spent_usd = fleet.manager.budget.spent_usd

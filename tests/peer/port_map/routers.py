@@ -49,7 +49,9 @@ class NatPmpRouter(asyncio.DatagramProtocol):
             inside, outside, lease_s = struct.unpack_from("!HHI", data, 4)
             lease_s = min(lease_s, self.lease_s_most)
             if lease_s:
-                outside = outside if outside not in {port for port, _ in self.mapped.values()} else outside + 1
+                taken = {port for port, _ in self.mapped.values()}
+                outside = outside if outside not in taken else outside + 1
+                outside, _ = self.mapped.get(inside, (outside, 0))  # a request that is repeated changes nothing
                 self.mapped[inside] = (outside, lease_s)
             else:
                 self.mapped.pop(inside, None)
