@@ -34,7 +34,7 @@ from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 from tests.peer.links.link_run import LinkRun
 from tests.peer.versions import Published
 
-WAIT_S = 20.0
+WAIT_S = 40.0
 # As in production, with less patience.
 HASTY = partial(RelaySettings, late_s_least=0.1, list_patience_s=0.1, redial_first_s=0.05)
 
