@@ -70,11 +70,12 @@ class SendPace:
 
 # The next chunk is chosen when the kernel has no more than this of the last one left to send.
 _UNSENT_BYTES_MOST = 4 << 10
-# A faster link sends what the kernel has taken within some milliseconds: it is not looked at for a while.
-_WATCHED_BYTES_PER_SECOND_MOST = 512 << 10
+# A faster link sends a chunk of 16 KiB within a tenth of a second: it is not looked at for a while.
+_WATCHED_BYTES_PER_SECOND_MOST = 160 << 10
 _WATCHED_AGAIN_S = 1.0
 _LOOK_S_LEAST = 0.005
-_LOOK_S_MOST = 0.1
+# What may be left is sent within this long on such a link: a look that comes later would find the link idle.
+_LOOK_S_MOST = 0.02
 
 
 class UnsentWatch:

@@ -123,9 +123,9 @@ def test_a_slow_link_is_given_the_next_chunk_when_the_kernel_has_sent_nearly_all
     watch = UnsentWatch()
     assert watch.pause_s(lambda: 32_768, 0.0) == pytest.approx(0.005), "its rate is not known yet"
     assert watch.unsent_bytes == 32_768
-    assert watch.pause_s(lambda: 32_268, 0.005) == pytest.approx(0.1), "28 KB take 0.28 s, and are looked at before"
-    assert watch.pause_s(lambda: 9_096, 0.105) == pytest.approx(5_000 * 0.1 / 23_172, rel=1e-3)
-    assert watch.pause_s(lambda: 4_000, 0.13) == 0.0
+    assert watch.pause_s(lambda: 32_268, 0.005) == pytest.approx(0.02), "28 KB take 0.28 s, and are looked at before"
+    assert watch.pause_s(lambda: 5_096, 0.305) == pytest.approx(1_000 * 0.3 / 27_172, rel=1e-3)
+    assert watch.pause_s(lambda: 4_000, 0.32) == 0.0
     assert watch.unsent_bytes == 0
 
 
