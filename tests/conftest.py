@@ -1,4 +1,4 @@
-"""Configure the whole suite: examples of property tests, how jax compiles, garbage, and how workers collect.
+"""Configure the whole suite: examples of property tests, how jax compiles, garbage, and the order of test modules.
 
 Property tests generate the same few examples each time, so that a commit does not fail for a bug of an older one.
 `HYPOTHESIS_PROFILE=explore python -m pytest` generates others, and more of them.
@@ -6,9 +6,10 @@ Property tests generate the same few examples each time, so that a commit does n
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from hypothesis import settings
 
 import rollcast  # noqa: F401, before grpc, whose TLS it sets
 from rollcast.runtime import logs
-from tests.by_module import ByModule
 from tests.compiling import QUICK
+
+#: Tests with these markers start processes, browsers or whole fleets: seconds to minutes each.
+LONG_MARKERS = ("e2e", "browser", "sim")
 
 #: What jax compiles for one test is loaded by the others, in all processes of this run and of later ones: compiling
 #: took a third of the suite's processor time. The key of an entry holds the program, jax's version and the flags.
@@ -67,18 +70,48 @@ def _no_log_of_an_earlier_test() -> Iterator[None]:
         logs._file.close()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Have a worker of `pytest -n` collect modules one by one, and keep the garbage collector from tracing collection.
+def pytest_configure() -> None:
+    """Keep the garbage collector from tracing what collection makes: all of it stays, and there is a million of it.
 
-    Nearly all that collection makes stays, and there is a million of it: the collector took a third of that time, and
-    traced it all again in the tests.
+    Each worker collects every test. The collector took a third of that time, and traced it all again in the tests.
     """
-    if hasattr(config, "workerinput"):
-        config.pluginmanager.register(ByModule(config))
     gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let one worker after the other import a module of tests.
+
+    All import the same modules in the same order. The first one compiles a module, asserts rewritten, with what it
+    imports; the others find the bytecode. All at once, each would compile everything.
+    """
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open("rb") as module:
+        fcntl.flock(module, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # Python's own cost a tenth of the tests that trace programs
     gc.enable()
+
+
+def is_long(item: pytest.Item, timeout_s: float) -> bool:
+    """Return whether a test is marked as long, or may take longer than the common timeout."""
+    own = item.get_closest_marker("timeout")
+    return any(map(item.get_closest_marker, LONG_MARKERS)) or (own is not None and own.args[0] > timeout_s)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run modules with long tests first.
+
+    A worker takes whole modules (`--dist loadfile`): if a module of minutes came last, the other workers would have
+    nothing left to do while it runs.
+    """
+    timeout_s = float(config.getini("timeout"))
+    long_modules = {item.path for item in items if is_long(item, timeout_s)}
+    items.sort(key=lambda item: item.path not in long_modules)
