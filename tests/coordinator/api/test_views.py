@@ -136,9 +136,9 @@ async def test_history_is_sampled_while_served(tmp_path: Path) -> None:
     views = ViewRoutes(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder)
     sampling = views.sampling(None)  # type: ignore[arg-type]
     await anext(sampling)
-    for _ in range(4):  # its task begins, and takes the sample in three turns
-        await asyncio.sleep(0)
-    assert views._registry.history.newest() is not None
+    async with asyncio.timeout(5.0):
+        while views._registry.history.newest() is None:  # noqa: ASYNC110 - its task takes the sample in several turns
+            await asyncio.sleep(0)
     with pytest.raises(StopAsyncIteration):
         await anext(sampling)
     await ledger.close()
