@@ -49,7 +49,7 @@ _STUCK_TIMES = 4.0
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
 # Reports of what is held that are sent for each chunk that comes, to all that want them together.
-_REPORTS_PER_CHUNK = 1.0
+_REPORTS_PER_CHUNK = 2.0
 # A broadcast that gave out no chunk for this long is stuck.
 _GIVES_WITHIN_S = 1.0
 

@@ -14,10 +14,8 @@ from peer.relay.core.state.relay_state import EncodingState, RelayState
 # row, but no longer than some chunks take to come: where all uplinks are full, requests and refusals would only fill
 # them further.
 _BUSY_S = 0.3
-_BUSY_DOUBLINGS_MOST = 5
+_BUSY_DOUBLINGS_MOST = 3
 _BUSY_CHUNKS_MOST = 8
-# All sources together are so asked in vain once in the time of so many chunks.
-_BUSY_CHUNKS_OF_A_SOURCE = 3
 # A source is silent after the time in which so many chunks usually come, where that is longer than the stall timeout,
 # and after _STALL_TIMES_MOST times that timeout at the latest.
 _STALL_CHUNKS = 16
@@ -113,8 +111,7 @@ def source_declines(state: RelayState, event: DeclineReceived, now: float) -> No
     if encoding is None or source is None:
         return
     doublings = 0 if encoding.ending else min(source.declined, _BUSY_DOUBLINGS_MOST)
-    chunks = max(_BUSY_CHUNKS_MOST, _BUSY_CHUNKS_OF_A_SOURCE * len(encoding.sources))
-    busy_s = min(_BUSY_S * 2.0**doublings, max(_BUSY_S, chunks * _pace_s(encoding, now)))
+    busy_s = min(_BUSY_S * 2.0**doublings, max(_BUSY_S, _BUSY_CHUNKS_MOST * _pace_s(encoding, now)))
     source.busy_until_s = now + busy_s
     source.declined += 1
     source.unanswered, source.answered_at_s = 0, now

@@ -267,7 +267,7 @@ def test_a_want_is_answered_now_and_as_the_encoding_grows_at_a_bounded_rate() ->
     assert steps.wait(0.05) == [told(OTHER, 0, 1)]
     steps.chunk(ORIGIN, 2)
     assert steps.wait(0.05) == []
-    assert steps.wait(0.1) == [told(OTHER, 0, 1, 2)]
+    assert steps.wait(0.06) == [told(OTHER, 0, 1, 2)]
     assert steps.tell(CancelReceived(LinkId(OTHER), KEY, "enough")) == []
     steps.chunk(ORIGIN, 3)
     assert not any(isinstance(one, SendHave) for one in steps.wait(0.2))
@@ -293,7 +293,7 @@ def test_reports_cost_a_small_share_of_what_comes() -> None:
     for index in range(4):
         steps.chunk(ORIGIN, index)
         reports += [one for one in steps.ticks(2.0) if isinstance(one, SendHave)]
-    # 3 reports each 6 s are one for each chunk, of which one comes each 2 s or less often.
+    # 3 reports each 3 s are 2 for each chunk, of which one comes each 2 s or less often.
     assert [report.link for report in reports[:3]] == [LEFT, RIGHT, OTHER]
     assert 3 <= len(reports) <= 9
     for index in range(4, 60):
