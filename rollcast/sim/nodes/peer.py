@@ -414,13 +414,22 @@ def _spoiled(rollout: Rollout, random: Random) -> Rollout | Malformed:
         case 4:
             return _with_first(rollout, replace(first, peer_id=PeerId("somebody")))
         case 5:
-            return _with_first(rollout, replace(first, role="tool"))
+            return _partly_of_a_tool(rollout)
         case 6:
             return _with_first(
                 rollout, replace(first, packed_ids=pack_ids(first.token_ids * 99), loss_mask=first.loss_mask * 99)
             )
         case _:
             return Malformed(rollout.lease_id, rollout.fencing_token, rollout.sample_index)
+
+
+def _partly_of_a_tool(rollout: Rollout) -> Rollout:
+    """Return the rollout with half of its first segment in the name of a tool; what is left is a rollout still."""
+    first = rollout.segments[0]
+    ids, half = first.token_ids, (len(first.token_ids) + 1) // 2
+    said = replace(first, packed_ids=pack_ids(ids[:half]), loss_mask=first.loss_mask[:half], role="tool")
+    rest = replace(first, packed_ids=pack_ids(ids[half:]), loss_mask=first.loss_mask[half:])
+    return replace(rollout, segments=(said, rest, *rollout.segments[1:]))
 
 
 def _with_first(rollout: Rollout, first: Segment) -> Rollout:
