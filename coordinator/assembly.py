@@ -60,6 +60,7 @@ from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically, write_json
 from rollcast.runtime.version import software_version
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.joining.invite import Invite
@@ -314,7 +315,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     dialer = BackDialer(credentials, coordinator.run_id, shell.core.state.settings.dial_backs, shell.apply)
     stack.push_async_callback(dialer.close)
     shell.on_try = dialer.take
-    coordinator.desk.grpc_address = _address(advertised, control.port)
+    coordinator.desk.grpc_address = with_port(advertised, control.port)
     coordinator.desk.gateways = tuple(coordinator.config.gateways.addresses)
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
@@ -339,7 +340,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     bound = {"grpc": control.port, "http": http.port}
     if bound != ports:
         await coordinator.ledger.set_meta(PORTS, json.dumps(bound))
-    url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
+    url = f"{'http' if is_local else 'https'}://{with_port(advertised, http.port)}"
     coordinator.invites.http_url = url
     return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url, coordinator.run_id)
 
@@ -542,7 +543,3 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,6 +17,7 @@ from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.tokenizer import TokenizerCalls
 from rollcast.runtime.errors import PortInUse
 from rollcast.runtime.process import bind_error
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.identity.tls import SERVER_OPTIONS, TlsCredentials
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
@@ -94,9 +95,8 @@ class ControlServer:
             interceptors=[gate], options=list(SERVER_OPTIONS), maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
         )
         pb_grpc.add_CoordinatorServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = server.add_secure_port(address, credentials.grpc_server_credentials())
+            bound = server.add_secure_port(with_port(host, port), credentials.grpc_server_credentials())
         except RuntimeError:
             raise _bind_failure(host, port) from None
         await server.start()

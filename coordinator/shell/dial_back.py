@@ -15,6 +15,7 @@ from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.traversal.dial_backs import OURSELVES
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.links.probe import probe_link, problem_in
@@ -92,5 +93,5 @@ class BackDialer:
         for row in rows:
             one = str(row[4][0]).partition("%")[0]
             if self._settings.allow(one, host):
-                return f"[{one}]:{port}" if ":" in one else f"{one}:{port}"
+                return with_port(one, port)
         raise Unreachable(f"{name} resolves to another address than {host}, and only that may be dialed")

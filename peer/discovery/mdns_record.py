@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.ids import PeerId
 
 SERVICE = "_rollcast._tcp.local."
@@ -85,4 +86,4 @@ def _shown(text: str, port: int, loopback: bool) -> str:
     is_near = (ip.is_private or ip.is_link_local) and not ip.is_multicast and not ip.is_unspecified
     if not is_near or (ip.is_loopback and not loopback) or (ip.version == 6 and ip.is_link_local):
         return ""
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+    return with_port(str(ip), port)

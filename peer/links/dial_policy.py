@@ -20,7 +20,7 @@ import structlog
 from peer.links.addresses import CircuitAddress, P2pAddress, is_p2p_address, parse
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
-from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_named, scope_of
+from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_named, scope_of, with_port
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PUNCH
 
@@ -168,8 +168,7 @@ def _host_of(peer_id: PeerId, address: str) -> str | None:
 def _at(peer_id: PeerId, address: str, host: str) -> str:
     """Return the address with an IP address in place of its host."""
     if not is_p2p_address(address):
-        port = address.rpartition(":")[2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return with_port(host, address.rpartition(":")[2])
     found = parse(address, peer_id)
     listening = found.relay if isinstance(found, CircuitAddress) else found
     there = replace(P2pAddress.of(host, listening.port), peer_id=listening.peer_id)

@@ -12,6 +12,7 @@ from peer.links.traffic import LinkTraffic
 from peer.links.transport import Admission, LinkHandler
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.process import bind_error, listening
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.links.handshake import LinkLimits
@@ -71,8 +72,7 @@ class LinkServer:
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise
-            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise bind_error(shown, error, setting="link.port") from None
+            raise bind_error(with_port(host, port), error, setting="link.port") from None
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 

@@ -17,6 +17,7 @@ import aiohttp
 
 from peer.punching.port import PunchPort, address_in
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.joining.error_json import error_from_json
 from rollcast.wire.joining.pinned_http import read_bounded
 
@@ -78,8 +79,7 @@ async def _line(response: aiohttp.ClientResponse) -> str:
         return ""
     try:
         told = json.loads(line) if len(line) <= _LINE_BYTES_MAX else None
-        host = str(told["address"])  # type: ignore[index]
-        address = f"{f'[{host}]' if ':' in host else host}:{told['port']}"  # type: ignore[index]
+        address = with_port(str(told["address"]), told["port"])  # type: ignore[index]
     except (ValueError, KeyError, TypeError):
         address = ""
     if address_in(address) is None:

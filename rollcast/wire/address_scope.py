@@ -77,6 +77,11 @@ def may_be_named(address: Scope, home: Scope) -> bool:
     return address is not Scope.NOWHERE and address >= home
 
 
+def with_port(host: str, port: int | str) -> str:
+    """Return host:port, or [IPv6]:port, as ``host_and_port`` parses it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def host_and_port(address: str) -> tuple[str, int] | None:
     """Parse host:port or [IPv6]:port; None if it is something else, such as a URL or a path."""
     host, _, port = address.rpartition(":")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_named, scope_of
+from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_named, scope_of, with_port
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,11 @@ def test_an_address_is_named_where_it_leads_as_far_as_the_coordinator_is() -> No
 )
 def test_host_and_port(text: str, parsed: tuple[str, int] | None) -> None:
     assert host_and_port(text) == parsed
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "run.example.org"])
+def test_what_is_written_is_parsed(host: str) -> None:
+    assert host_and_port(with_port(host, 7400)) == (host, 7400)
 
 
 @given(st.ip_addresses())

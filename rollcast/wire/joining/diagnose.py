@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
+from rollcast.wire.address_scope import with_port
 
 HopName = Literal["name lookup", "connection", "TLS", "certificate", "session"]
 
@@ -81,11 +82,13 @@ async def failed_hop(address: str, tls: ssl.SSLContext | None, *, reads_first: b
             async with asyncio.timeout(CONNECT_S):
                 reader, writer = await asyncio.open_connection(ip, int(port), family=family)
         except (OSError, TimeoutError) as error:
-            reasons.append(f"{_shown(ip, port)} {_connecting(error)}")
+            reasons.append(f"{with_port(ip, port)} {_connecting(error)}")
             continue
         try:
             return (
-                None if tls is None else await _handshake(address, _shown(ip, port), tls, reader, writer, reads_first)
+                None
+                if tls is None
+                else await _handshake(address, with_port(ip, port), tls, reader, writer, reads_first)
             )
         finally:
             with contextlib.suppress(RuntimeError):
@@ -155,7 +158,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or "SSL error"
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or type(error).__name__
-
-
-def _shown(ip: str, port: str) -> str:
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

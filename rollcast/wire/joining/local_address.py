@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
+from rollcast.wire.address_scope import with_port
+
 _NETWORKS = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7")))
 _LENGTH_MAX = 64
 
@@ -25,7 +27,7 @@ def local_address(host: str, port: int) -> str:
         return ""
     if not is_local(ip) or not 0 < port < 1 << 16:
         return ""
-    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+    return with_port(str(ip), port)
 
 
 def read_local_address(text: str) -> str:

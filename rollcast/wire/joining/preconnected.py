@@ -10,6 +10,8 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
+from rollcast.wire.address_scope import with_port
+
 
 class ConnectedSockets(aiohttp.BaseConnector):
     """A connector that uses each socket passed to ``add`` once, for its address, and dials nothing.
@@ -31,7 +33,7 @@ class ConnectedSockets(aiohttp.BaseConnector):
             OSError: the socket is no longer connected.
         """
         host, port, *_ = sock.getpeername()
-        address = _address(host, port)
+        address = with_port(host, port)
         self.drop(address)
         self._handed[address] = sock
         return address
@@ -48,7 +50,7 @@ class ConnectedSockets(aiohttp.BaseConnector):
         traces: list[Any],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp calls it so
     ) -> ResponseHandler:
-        address = _address(req.url.host or "", req.port or 0)
+        address = with_port(req.url.host or "", req.port or 0)
         sock = self._handed.pop(address, None)
         if sock is None:
             raise aiohttp.ClientConnectionError(f"there is no connection to {address}")
@@ -63,7 +65,3 @@ class ConnectedSockets(aiohttp.BaseConnector):
         except OSError as error:
             raise aiohttp.ClientOSError(error.errno, str(error)) from error
         return protocol
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
