@@ -21,10 +21,10 @@ _CLASSES = {
     "symmetric": 1,
     "unknown": 0,
 }
-OUTWARDS, RESTRICTED, UNRESTRICTED = 1, 2, 3
+OUTWARDS, RESTRICTED = 1, 2
 IPV6 = 4  # added to the class of a member that punches holes over IPv6 too
 CLASSES = 8
-_OVER_IPV4 = 3
+_OVER_IPV4 = 3  # the bits of a class that hold what it does over IPv4
 _ENOUGH = 4  # the least sum of two classes between which a punch over IPv4 works: 3 + 1 or 2 + 2
 
 
@@ -41,7 +41,7 @@ def can_punch(one: int, other: int) -> bool:
 
 
 def can_punch_over_ipv4(one: int, other: int) -> bool:
-    """The same over IPv4 alone."""
+    """Whether they can connect so over IPv4."""
     return (one & _OVER_IPV4) + (other & _OVER_IPV4) >= _ENOUGH
 
 
