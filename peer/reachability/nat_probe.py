@@ -102,11 +102,12 @@ async def _ask(door: CoordinatorHttp, family: socket.AddressFamily, port: int, n
         local, remote = transport.get_extra_info("sockname")[0], transport.get_extra_info("peername")[0]
         try:
             first = await _line(response)
-            await _dial_second(_bound(family, port), (remote, int(first["second_port"])), nonce)
+            if second_port := int(first["second_port"]):
+                await _dial_second(_bound(family, port), (remote, second_port), nonce)
             second = await _line(response)
             again = second["second"]
-            second_port = None if again is None else int(again["port"])
-            return Seen(str(local), str(first["address"]), int(first["port"]), second_port, second["reached"] is True)
+            seen_port = None if again is None else int(again["port"])
+            return Seen(str(local), str(first["address"]), int(first["port"]), seen_port, second["reached"] is True)
         except (KeyError, TypeError, ValueError):
             raise MalformedMessage("the coordinator's answer does not report how it sees this machine") from None
 
@@ -116,8 +117,6 @@ async def _dial_second(dialling: socket.socket, remote: tuple[str, int], nonce: 
     dialling.setblocking(False)
     loop = asyncio.get_running_loop()
     try:
-        if not remote[1]:
-            return
         async with asyncio.timeout(_SECOND_DEADLINE_S):
             await loop.sock_connect(dialling, remote)
             await loop.sock_sendall(dialling, nonce.encode())
