@@ -90,25 +90,29 @@ class UploadStream:
         try:
             with connection_lost(DOING):
                 async with asyncio.timeout(timeout_s):
-                    async with self._writing:
-                        await self._connect()
-                        for message in messages:
-                            await self._call.write(message)
-                    async with self._reading:
-                        replies = [await self._read() for _ in messages]
+                    replies = await self._exchange(messages)
             complete = True
             return replies
         except TimeoutError:
             raise WaitTimedOut(f"waited {timeout_s:.0f} s for the verdicts on an upload") from None
-        except asyncio.InvalidStateError:  # the call has ended
-            await self._read()
-            raise Unreachable(f"the coordinator ended the stream while {DOING}") from None
         finally:
             self._in_progress -= 1
             if not complete:
                 self._end()
             elif not self._in_progress:
                 self._idle = asyncio.get_running_loop().call_later(STREAM_IDLE_S, self._end)
+
+    async def _exchange(self, messages: Sequence[Any]) -> list[Any]:
+        async with self._writing:
+            await self._connect()
+            try:
+                for message in messages:
+                    await self._call.write(message)
+            except asyncio.InvalidStateError:  # the call has ended, and a read tells why
+                await self._read()
+                raise Unreachable(f"the coordinator ended the stream while {DOING}") from None
+        async with self._reading:
+            return [await self._read() for _ in messages]
 
     def _end(self) -> None:
         self.is_over = True

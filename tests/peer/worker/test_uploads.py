@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from peer.worker import uploads as uploads_module
 from peer.worker.events import Verdict
-from peer.worker.uploads import MESSAGE_BYTES_MAX, MESSAGE_ROLLOUTS_MAX, Uploader, in_messages
+from peer.worker.uploads import MESSAGE_BYTES_MAX, MESSAGE_ROLLOUTS_MAX, Uploader, UploadStream, in_messages
 from rollcast.runtime.errors import Unreachable, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA
@@ -105,6 +106,35 @@ async def test_a_stream_that_is_not_answered_in_time_is_replaced(
         verdicts = await uploader.upload(tuple(rollout(item) for item in work(grant(2))))
         assert {one.lease_id for one in verdicts} == {2}
         assert coordinator.streams == 2
+
+
+class _CancelledCall:
+    """A connected call that another upload on the same stream has cancelled, as grpc.aio behaves then."""
+
+    _cython_call = SimpleNamespace(cancel=lambda details: None)
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    async def wait_for_connection(self) -> None:
+        pass
+
+    async def write(self, message: object) -> None:
+        raise asyncio.InvalidStateError
+
+    async def read(self) -> object:
+        raise asyncio.CancelledError
+
+
+async def test_an_upload_on_a_stream_that_another_upload_has_cancelled_fails_and_is_not_cancelled() -> None:
+    """A cancelled upload would count as under way for ever."""
+    stream = UploadStream(_CancelledCall())
+    with pytest.raises(Unreachable, match="lost while uploading rollouts"):
+        await asyncio.create_task(stream.exchange([b""], 10.0))
+    assert stream.is_over
 
 
 def test_messages_are_bounded_in_rollouts_and_in_bytes() -> None:
