@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -62,7 +63,7 @@ def test_benchmarks_that_fill_the_machine_wait_for_each_other(
 
 
 def test_every_command_quoted_in_the_documentation_exists() -> None:
-    quoted = {text.split()[3].strip("`,") for text in FIGURES.read_text().split("|") if "python -m bench" in text}
+    quoted = set(re.findall(r"python -m bench (\w+)", FIGURES.read_text()))
     assert quoted
     assert quoted <= {name for benches in main.BENCHES.values() for name in benches}
 
