@@ -59,7 +59,6 @@ RUN_BY = {
     "coordinator/environments/worker.py": "tests/coordinator/environments/test_pool.py",
     "coordinator/ledger/sql_facts.py": "tests/coordinator/stores/test_sqlite.py",
     "coordinator/ledger/sql_store.py": "tests/coordinator/stores/test_sqlite.py",
-    "coordinator/shell/background.py": "tests/coordinator/test_service.py",
     "coordinator/tasks/curation/output.py": "tests/cli/data/test_curate.py",
     "coordinator/tasks/sandbox/child.py": "tests/coordinator/tasks/sandbox/test_runner.py",
     "coordinator/workers/child.py": "tests/coordinator/verifiers/test_pool.py",

@@ -171,8 +171,12 @@ class ProviderFleet:
             await self._journal.write(row)
 
     async def run(self) -> None:
-        """Handle events until cancelled; an error ends the run."""
-        ticking = asyncio.create_task(self._tick())
+        """Handle events until cancelled.
+
+        Raises:
+            StoreError: the journal cannot be written.
+        """
+        ticking = self._begin(self._tick())
         try:
             while True:
                 event = await self._events.get()
@@ -182,8 +186,6 @@ class ProviderFleet:
                     self._offered.add(event.provider)
                 if self.manager.idle:
                     self._idle.set()
-        except RollcastError as error:
-            self._coordinator.fail(error)
         finally:
             ticking.cancel()
 

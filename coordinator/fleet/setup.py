@@ -26,6 +26,7 @@ from coordinator.fleet.providers import make_providers
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
+from rollcast.runtime.background import or_fail
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import PeerId
@@ -153,10 +154,12 @@ def make_fleet(
 
 
 def coroutines(fleet: ProviderFleet, handle: FleetHandle, shell: Shell, want: str) -> list[Coroutine[Any, Any, None]]:
-    """Return coroutines that each run until cancelled."""
+    """Return coroutines that each run until cancelled; a failure in one ends the run."""
     if handle.applied is not None:
-        return [fleet.run(), want_applied(fleet, handle.applied)]
-    return [fleet.run(), want_all(fleet) if want == "all" else want_planned(fleet, shell)]
+        wanting = want_applied(fleet, handle.applied)
+    else:
+        wanting = want_all(fleet) if want == "all" else want_planned(fleet, shell)
+    return [or_fail(work, shell.fail) for work in (fleet.run(), wanting)]
 
 
 async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:

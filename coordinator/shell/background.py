@@ -21,7 +21,7 @@ from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.prompts.problems import Problems
 from coordinator.shell.core_settings import TICK_S
 from coordinator.shell.shell import Shell
-from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.background import or_fail
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Step
 
@@ -44,14 +44,15 @@ class Background:
 
     def coroutines(self) -> list[Coroutine[Any, Any, None]]:
         """Return coroutines that each run until they are cancelled; a failure in one ends the run."""
-        return [
+        work = (
             self._tick(),
             self._watch_loop(),
             self._end_with(self.ledger.failed()),
             self._end_with(self.problems.failed()),
             self._watch_disk(),
             self._compact(),
-        ]
+        )
+        return [or_fail(one, self.shell.fail) for one in work]
 
     async def _tick(self) -> None:
         """Send the core a tick, store sums every SUMS_KEPT_TICKS ticks, and measure how late the loop is."""
@@ -95,18 +96,15 @@ class Background:
     async def _watch_disk(self) -> None:
         """Check the disk once a second, and record when uploads are refused and when they are accepted again."""
         disk = self.disk
-        try:
-            while True:
-                was_refusing = disk.refusing
-                await asyncio.to_thread(disk.check)
-                self.metrics.store_free_bytes.set(disk.free_bytes)
-                self.metrics.store_refusing.set(disk.refusing)
-                if disk.refusing != was_refusing:
-                    kind, detail = "disk_low" if disk.refusing else "disk_roomy", f"{disk.free_bytes} bytes are free"
-                    self.ledger.record_event(kind, "run folder", detail, cause="disk")
-                await asyncio.sleep(DISK_CHECK_S)
-        except RollcastError as error:
-            self.shell.fail(error)
+        while True:
+            was_refusing = disk.refusing
+            await asyncio.to_thread(disk.check)
+            self.metrics.store_free_bytes.set(disk.free_bytes)
+            self.metrics.store_refusing.set(disk.refusing)
+            if disk.refusing != was_refusing:
+                kind, detail = "disk_low" if disk.refusing else "disk_roomy", f"{disk.free_bytes} bytes are free"
+                self.ledger.record_event(kind, "run folder", detail, cause="disk")
+            await asyncio.sleep(DISK_CHECK_S)
 
     async def _compact(self) -> None:
         """Compact the store periodically."""
@@ -124,10 +122,7 @@ class Background:
             oldest_trained_age=lambda: self.shell.core.rules.kept.age_max,
             newest_in_cell=(lambda: self.shell.core.newest_version) if self.shell.core.settings.is_cell else None,
         )
-        try:
-            await compactor.run(store.compaction_interval_s)
-        except RollcastError as error:
-            self.shell.fail(error)
+        await compactor.run(store.compaction_interval_s)
 
 
 def _step(value: float | None) -> Step | None:

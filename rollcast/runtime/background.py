@@ -1,9 +1,10 @@
-"""Run tasks in the background: their exceptions are logged, and their owner cancels them all together."""
+"""Run work in the background, so that no exception of it is lost: it is logged, or given to who can act on it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -37,3 +38,11 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error(self._broke, exc_info=error)
+
+
+async def or_fail(work: Coroutine[Any, Any, None], fail: Callable[[Exception], None]) -> None:
+    """Do work, and pass an exception on at once: that of a task is seen only when the task is awaited."""
+    try:
+        await work
+    except Exception as error:
+        fail(error)

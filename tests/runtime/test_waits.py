@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from rollcast.runtime.background import Background
+from rollcast.runtime.background import Background, or_fail
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.waits import backoff_delays_s, deadline, result_or_released
 
@@ -119,3 +119,20 @@ async def test_the_end_waits_until_all_have_cleared_up_and_is_no_fault() -> None
         await background.end()
     assert (sorted(cleared), logs) == ([1, 2], [])
     await background.end()
+
+
+async def test_an_exception_is_passed_on_at_once_and_a_cancellation_is_none() -> None:
+    failures: list[Exception] = []
+    error = ValueError("a fault of ours")
+
+    async def breaks() -> None:
+        raise error
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(or_fail(work, failures.append)) for work in (breaks(), waits())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+    assert (failures, tasks[1].cancelled()) == ([error], True)

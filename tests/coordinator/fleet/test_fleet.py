@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -144,3 +144,14 @@ def kill_in_process(folder: Path, point: str) -> None:
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
     rows = [row for row in read_journal(folder / "journal.jsonl") if not isinstance(row, MarkRow)]
     assert [type(row) for row in rows] == [OpenedRow]  # on a slow machine the cost of the first second is marked too
+
+
+async def test_a_fault_in_a_tick_ends_the_run(folder: Path) -> None:
+    class Faulty(Coordinator):
+        def here(self) -> Mapping[PeerId, int]:
+            raise error
+
+    coordinator, error = Faulty(), KeyError("a fault of ours")
+    async with live(fleet_over(folder, coordinator)):
+        await until(lambda: coordinator.failures)
+    assert coordinator.failures == [error]
