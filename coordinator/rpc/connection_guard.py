@@ -94,8 +94,15 @@ class ConnectionGuard:
 
     async def run(self) -> None:
         """Check again and again; ends only by cancellation."""
+        was_able = True
         while await asyncio.to_thread(_OWN_SOCKETS.exists):
-            await self.check()
+            try:
+                await self.check()
+                was_able = True
+            except OSError as error:  # no descriptor is left to look with, as under the attack that this is for
+                if was_able:
+                    log.warning("connections without a call cannot be found", cause=str(error))
+                was_able = False
             await asyncio.sleep(INTERVAL_S)
 
     async def check(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import socket
 import sys
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.rpc import connection_guard
 from coordinator.rpc.connection_guard import ARRIVAL_S, Busy, ConnectionGuard, Remote, established, remote_of
@@ -113,3 +115,25 @@ async def test_the_machines_sockets_are_not_listed_while_this_process_has_few(mo
         assert connection_guard.open_files() == before + 1
         guard = ConnectionGuard(1, Busy(), Counter(), per_address=before + 2, most=before + 2)
         assert await guard.check() == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of this process are found in /proc")
+async def test_a_process_without_a_free_descriptor_is_guarded_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, over = itertools.count(), asyncio.Event()
+
+    def established_or_not(_port: int) -> list[Remote]:
+        if next(looks) < 2:
+            raise OSError(errno.EMFILE, "too many open files")
+        loop.call_soon_threadsafe(over.set)
+        return []
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(connection_guard, "established", established_or_not)
+    monkeypatch.setattr(connection_guard, "INTERVAL_S", 0.0)
+    with capture_logs() as logs:
+        guarding = asyncio.create_task(ConnectionGuard(1, Busy(), Counter(), per_address=0, most=0).run())
+        async with asyncio.timeout(10.0):
+            await over.wait()
+        guarding.cancel()
+        await asyncio.wait([guarding])
+    assert [line["event"] for line in logs] == ["connections without a call cannot be found"]
