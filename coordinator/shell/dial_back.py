@@ -13,6 +13,7 @@ from coordinator.core.events.reach_events import DialBackEnded
 from coordinator.core.reach.address_book import host_part
 from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.traversal.dial_backs import OURSELVES
+from rollcast.runtime.background import Background
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.address_scope import with_port
@@ -42,22 +43,18 @@ class BackDialer:
         self._credentials, self._run_id = credentials, run_id
         self._settings = settings
         self._report = report
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tests = Background("a dial-back failed")
         # Members choose the names. One whose servers are silent blocks a thread for long: it must be none of
         # those that certificates wait for.
         self._resolvers = ThreadPoolExecutor(_RESOLVED_AT_ONCE, thread_name_prefix="dial-back")
 
     def take(self, action: TryAddress) -> None:
         """Start a test; the core limits how many run at once."""
-        task = asyncio.create_task(self._try(action))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tests.spawn(self._try(action))
 
     async def close(self) -> None:
         """Cancel the tests in progress."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tests.end()
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
     async def _try(self, action: TryAddress) -> None:

@@ -16,6 +16,7 @@ from peer.links.dial_policy import DialPolicy
 from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.nat_kind import Seen
 from peer.reachability.summary import ReachabilitySummary
+from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.tls import TlsCredentials
@@ -70,7 +71,7 @@ class ReachabilityCheck:
         self._local_address = local_address or address_on_the_way_out
         self._session = asyncio.Event()
         self._check_again = asyncio.Event()
-        self._dials: set[asyncio.Task[None]] = set()
+        self._dials = Background("a dial-back failed")
         self._dialled_at_s: deque[float] = deque(maxlen=_DIALS_A_MINUTE)
 
     # ------------------------------------------------------------ see ConnectivityComponent
@@ -86,9 +87,7 @@ class ReachabilityCheck:
                 await self._probe_until_seen()
                 await self._wait(address)
         finally:
-            for task in self._dials:
-                task.cancel()
-            await asyncio.gather(*self._dials, return_exceptions=True)
+            await self._dials.end()
 
     def opened(self, welcome: pb.Welcome) -> None:
         """Check again: the coordinator may see this machine at another address now."""
@@ -172,9 +171,7 @@ class ReachabilityCheck:
         if often or len(self._dials) >= _DIALS_AT_ONCE:
             return  # the coordinator does not count peers that do not answer
         self._dialled_at_s.append(now_s)
-        task = asyncio.create_task(self._dial(order))
-        self._dials.add(task)
-        task.add_done_callback(self._dials.discard)
+        self._dials.spawn(self._dial(order))
 
     async def _dial(self, order: pb.DialBack) -> None:
         problem = ""

@@ -22,6 +22,10 @@ class Background:
         self._broke = broke
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        """Return how many tasks are in progress."""
+        return len(self._tasks)
+
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
