@@ -23,6 +23,7 @@ from rollcast.runtime.errors import Unreachable
 from rollcast.runtime.process import (
     EXIT_INTERRUPTED,
     collect_garbage_in_small_steps,
+    collect_young_garbage,
     raise_open_files_limit,
     return_large_blocks,
 )
@@ -50,6 +51,7 @@ async def run(config: GatewayConfig, stop: asyncio.Event) -> int:
     raise_open_files_limit()
     gateway = Gateway(config, await asyncio.to_thread(_identity, config))
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(_cancel, asyncio.create_task(collect_young_garbage()))
         dialling = asyncio.create_task(gateway.dialler.run())
         stack.push_async_callback(_cancel, dialling)
         stopped = asyncio.create_task(stop.wait())

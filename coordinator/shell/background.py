@@ -22,6 +22,7 @@ from coordinator.prompts.problems import Problems
 from coordinator.shell.core_settings import TICK_S
 from coordinator.shell.shell import Shell
 from rollcast.runtime.background import or_fail
+from rollcast.runtime.process import collect_young_garbage
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Step
 
@@ -51,6 +52,7 @@ class Background:
             self._end_with(self.problems.failed()),
             self._watch_disk(),
             self._compact(),
+            collect_young_garbage(),
         )
         return [or_fail(one, self.shell.fail) for one in work]
 

@@ -18,6 +18,7 @@ import pytest
 from rollcast.runtime.process import (
     bind_error,
     collect_garbage_in_small_steps,
+    collect_young_garbage,
     is_loopback,
     listening,
     raise_open_files_limit,
@@ -219,3 +220,36 @@ def test_garbage_of_long_sessions_is_collected_in_small_steps() -> None:
         assert gc.get_threshold()[2] > 10, "old objects are scanned less often than Python does"
     finally:
         gc.set_threshold(*before)
+
+
+class _Report:
+    """What a peer reports, which replaces its report before."""
+
+
+async def test_the_young_are_collected_though_as_many_old_objects_go() -> None:
+    before, reports = gc.get_threshold(), [_Report() for _ in range(3_000)]
+    turns = list[int]()
+
+    async def replaced(seconds: float) -> None:
+        if len(turns) == 6:
+            raise asyncio.CancelledError
+        for number in range(len(reports)):
+            reports[number] = _Report()
+
+    def collect(generation: int) -> None:
+        turns.append(generation)
+        gc.collect(generation)
+        assert not any(isinstance(one, _Report) for one in gc.get_objects(0))
+
+    try:
+        collect_garbage_in_small_steps()
+        gc.collect()
+        for _ in range(10):
+            await replaced(0.0)
+        piled_up = sum(isinstance(one, _Report) for one in gc.get_objects(0))
+        assert piled_up == 3_000, "Python collects by itself here"
+        with pytest.raises(asyncio.CancelledError):
+            await collect_young_garbage(collect, replaced)
+    finally:
+        gc.set_threshold(*before)
+    assert turns == [0, 0, 1, 0, 0, 1]
