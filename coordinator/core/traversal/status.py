@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PATHS, REACHABILITIES, Reachability, path_of, reachability_of
 
@@ -63,19 +65,30 @@ def reachability(state: CoreState, peer_id: PeerId) -> Reachability:
     return reachability_of(dialable=bool(reach.address), punchable=reach.lets_in)
 
 
-def build_reach_status(state: CoreState) -> ReachStatus:
-    """Build the sums over all members from the core's state."""
-    members = Counter(reachability(state, member.peer_id) for member in state.members)
-    links = Counter(
-        path_of(link.transport, lan=link.lan)
-        for member in state.members
-        if member.facts is not None
-        for link in member.facts.links
-    )
+@dataclass(frozen=True, slots=True)
+class ReachCounts:
+    """Members by how they are reached, and their links by path; counted some members at a time."""
+
+    members: Counter[Reachability] = field(default_factory=Counter)
+    link_ends: Counter[str] = field(default_factory=Counter)
+
+    def add(self, state: CoreState, members: Sequence[Member]) -> None:
+        """Count these members and the links that they report."""
+        self.members.update(reachability(state, member.peer_id) for member in members)
+        self.link_ends.update(
+            path_of(link.transport, lan=link.lan)
+            for member in members
+            if member.facts is not None
+            for link in member.facts.links
+        )
+
+
+def build_reach_status(state: CoreState, counts: ReachCounts) -> ReachStatus:
+    """Build the status from the core's state, and from the counts of all members."""
     figures, dialled = state.reach.punches, state.reach.dial_backs
     return ReachStatus(
-        members={word: members[word] for word in REACHABILITIES},
-        link_ends={path: links[path] for path in PATHS},
+        members={word: counts.members[word] for word in REACHABILITIES},
+        link_ends={path: counts.link_ends[path] for path in PATHS},
         punches=PunchStatus(
             asked=figures.asked,
             refused=figures.refused,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from coordinator.core.events.reach_events import PunchEnded, PunchRequested
-from coordinator.core.traversal.status import build_reach_status
+from coordinator.core.traversal.status import ReachCounts, build_reach_status
 from coordinator.metrics.families import activation_families, reach_families, staleness_families
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core.traversal.world import ReachWorld
@@ -82,7 +82,9 @@ def test_every_sum_has_a_series() -> None:
 
 
 def _samples(here: ReachWorld) -> dict[tuple[str, str], float]:
-    found = reach_families(asdict(build_reach_status(here.core.state)))
+    state, counts = here.core.state, ReachCounts()
+    counts.add(state, tuple(state.members))
+    found = reach_families(asdict(build_reach_status(state, counts)))
     return {(one.name, "".join(one.labels.values())): one.value for family in found for one in family.samples}
 
 

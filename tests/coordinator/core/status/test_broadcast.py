@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import pytest
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.events import (
@@ -18,7 +21,7 @@ from coordinator.core.events.events import (
 from coordinator.core.status import broadcast, hops
 from coordinator.core.status.broadcast import BroadcastStatus, EncodingStatus, PeerCounts, build_broadcast_status
 from coordinator.core.status.hops import HOPS_SHOWN_MAX, Hop, HopRates, find_hops
-from coordinator.core.status.turns import at_once
+from coordinator.core.status.turns import at_once, slices
 from rollcast.wire.ids import EncodingId, Epoch, PeerId, Version
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined, settings
 from tests.coordinator.sample_status import sample_broadcast
@@ -50,6 +53,15 @@ def half_way() -> World:
 
 def status(world: World) -> BroadcastStatus:
     return at_once(world.core.broadcast(world.now))
+
+
+def test_the_links_of_a_large_fleet_are_counted_some_members_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = half_way()  # an origin and three peers
+    found = status(world)
+    turns = len(list(world.core.broadcast(world.now)))
+    monkeypatch.setattr(broadcast, "slices", partial(slices, size=1))
+    assert len(list(world.core.broadcast(world.now))) == turns + 3
+    assert status(world) == found
 
 
 def test_a_broadcast_half_way() -> None:

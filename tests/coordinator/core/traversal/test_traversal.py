@@ -14,7 +14,7 @@ from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
 from coordinator.core.events.reach_events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
 from coordinator.core.traversal.bans import COMPARE_EVERY_S
 from coordinator.core.traversal.rate_limit import Turns
-from coordinator.core.traversal.status import build_reach_status
+from coordinator.core.traversal.status import ReachCounts, ReachStatus, build_reach_status
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core.traversal.world import ReachWorld
@@ -344,6 +344,13 @@ def test_a_site_receives_one_copy_once_its_members_were_linked_in_these_sessions
     assert children_of_origin(here) == {("a",), ("b",), ("c",), ("x",)}
 
 
+def reach_status(here: ReachWorld) -> ReachStatus:
+    counts = ReachCounts()
+    for member in here.core.state.members:
+        counts.add(here.core.state, [member])
+    return build_reach_status(here.core.state, counts)
+
+
 def test_members_links_and_holes_are_counted() -> None:
     here = ReachWorld()
     here.join("d", address="{host}:1")
@@ -356,7 +363,7 @@ def test_members_links_and_holes_are_counted() -> None:
     second = here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
     here.handle(PunchEnded(PeerId("b"), second, False, 3.0))
     here.messages_after(PunchRequested(PeerId("a"), PeerId("s")))
-    status = build_reach_status(here.core.state)
+    status = reach_status(here)
     assert status.members == {"dialable": 2, "hole-punchable": 2, "only outwards": 1}
     assert status.link_ends == {
         "LAN": 1,
@@ -375,4 +382,4 @@ def test_an_address_found_wrong_counts_as_none() -> None:
     here = ReachWorld()
     here.join("a", address="{host}:1")
     here.core.state.reach.found(PeerId("a"), dialable=False)
-    assert build_reach_status(here.core.state).members["only outwards"] == 1
+    assert reach_status(here).members["only outwards"] == 1
