@@ -14,9 +14,10 @@ import grpc.aio
 
 from bench.fleet.history import History
 from peer.session.silence import AnswerWatch
+from rollcast.runtime.errors import Unreachable
 from rollcast.wire.joining.diagnose import failed_hop
 from rollcast.wire.joining.enrol import Enrolment
-from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.joining.grpc_client import connection_lost, open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
@@ -220,9 +221,11 @@ class SyntheticPeer:
             stub = self._stub
             if stub is not None:
                 try:
-                    call = stub.UploadRollouts(iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=CALL_DEADLINE_S)
-                    verdicts = [one async for reply in call for one in reply.verdicts]
-                except grpc.aio.AioRpcError:
+                    with connection_lost("uploading a rollout"):  # its channel is closed when the session ends
+                        upload = pb.RolloutUpload(rollouts=[rollout])
+                        call = stub.UploadRollouts(iter([upload]), timeout=CALL_DEADLINE_S)
+                        verdicts = [one async for reply in call for one in reply.verdicts]
+                except (grpc.aio.AioRpcError, Unreachable):
                     pass  # only the answer may be lost, so the same rollout is sent again
                 else:
                     (verdict,) = verdicts

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from bench.durability import load
-from bench.fleet import fleet
+from bench.fleet import fleet, peer
 from bench.fleet.history import History, check
 from bench.fleet.long_rollouts import LeasedSlot, LongRollouts, tokens_for, upload_of
 from coordinator.metrics.metrics import CoordinatorMetrics
@@ -109,6 +111,29 @@ def arguments(*given: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     load.add_arguments(parser)
     return parser.parse_args(given)
+
+
+class StubOnce:
+    """Cancels the first upload, as a channel does that closes with its session, and accepts the second."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def UploadRollouts(self, uploads: Iterator[pb.RolloutUpload], **_: float) -> AsyncIterator[Any]:
+        self.calls += 1
+        if self.calls == 1:
+            raise asyncio.CancelledError
+        ((sent,),) = (upload.rollouts for upload in uploads)
+        yield pb.UploadReply(verdicts=[pb.RolloutVerdict(lease_id=sent.lease_id, accepted=True)])
+
+
+async def test_a_peer_repeats_an_upload_whose_session_ended_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "AGAIN_AFTER_S", (0.0, 0.0))
+    history = History()
+    one = peer.SyntheticPeer(cast(Any, None), peer.PeerShape(), history, lambda _: [], random.Random(1))
+    one._stub = cast(Any, StubOnce())
+    await asyncio.create_task(one._upload(rollout_to_pb(rollout(1))))
+    assert len(history.acked) == 1
 
 
 def test_given_options_override_the_profile() -> None:
