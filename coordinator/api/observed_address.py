@@ -23,13 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.api.invite_auth import check_invited, member_in
 from coordinator.api.speed_test import Allowance, sends_nonce
-from coordinator.core.reach.credible import plain_host
 from coordinator.core.traversal.rate_limit import Turns
 from coordinator.http.requests import read_body
 from coordinator.http.routes import Caller, RawRoute
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import MalformedMessage, WaitTimedOut
 from rollcast.runtime.process import listening
+from rollcast.wire.address_scope import plain_host
 
 log = structlog.get_logger()
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container
-from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from coordinator.rpc.connection_guard import Busy
+from coordinator.rpc.connection_guard import Busy, remote_of
 from rollcast.runtime.errors import MalformedMessage, RateLimited, RollcastError, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.certificates import Caller, caller_from_san_uris
@@ -46,7 +44,6 @@ PEER_METHODS = frozenset({"Session", "UploadRollouts", "TokenizerFile"})
 #: Limits in bytes where less than the gRPC limit is enough.
 REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
 MESSAGE_DEADLINE_S = 120.0  # for the message of a call that has only one; the longest have 16 MiB
-CONNECTIONS_KNOWN_MAX = 1 << 14
 _SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 Deserialize = Callable[[bytes], Any]
@@ -68,8 +65,11 @@ def site_of(grpc_peer: str) -> str:
     Peers behind one public IPv4 address share a site. A private address means that the coordinator is in the same
     network; of those and of IPv6 addresses the network prefix is the site. Loopback addresses have no site.
     """
-    address = _address_of(grpc_peer)
-    if address is None or address.is_loopback or address.is_unspecified:
+    remote = remote_of(grpc_peer)
+    if remote is None:
+        return ""
+    address = ip_address(remote[0])
+    if address.is_loopback or address.is_unspecified:
         return ""
     if address.version == 4 and not address.is_private:
         return str(address)
@@ -77,22 +77,10 @@ def site_of(grpc_peer: str) -> str:
     return str(network)
 
 
-@lru_cache(maxsize=CONNECTIONS_KNOWN_MAX)  # each of its connection's uploads asks
 def host_of(grpc_peer: str) -> str:
     """Return the IP address of a gRPC peer; empty if it is unknown."""
-    address = _address_of(grpc_peer)
-    return "" if address is None else str(address)
-
-
-def _address_of(grpc_peer: str) -> IPv4Address | IPv6Address | None:
-    scheme, _, rest = unquote(grpc_peer).partition(":")
-    if scheme not in ("ipv4", "ipv6"):
-        return None
-    try:
-        address = ip_address(rest.rpartition(":")[0].strip("[]").partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
+    remote = remote_of(grpc_peer)
+    return "" if remote is None else remote[0]
 
 
 class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

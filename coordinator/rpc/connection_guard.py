@@ -29,6 +29,7 @@ from urllib.parse import unquote
 
 import structlog
 
+from rollcast.wire.address_scope import plain_host, unmapped
 from rollcast.wire.connection_caps import TOO_MANY_CONNECTIONS, excess
 
 log = structlog.get_logger()
@@ -144,7 +145,7 @@ def remote_of(grpc_peer: str) -> Remote | None:
     if scheme not in ("ipv4", "ipv6") or not port.isdecimal():
         return None
     try:
-        return _plain(host.strip("[]").partition("%")[0]), int(port)
+        return str(unmapped(ip_address(host.strip("[]").partition("%")[0]))), int(port)
     except ValueError:
         return None
 
@@ -179,7 +180,7 @@ def close(port: int, remotes: Collection[Remote]) -> int:
                 if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getsockname()[1] != port:
                     continue
                 host, remote_port = one.getpeername()[:2]
-                if (_plain(host.partition("%")[0]), remote_port) in remotes:
+                if (plain_host(host.partition("%")[0]), remote_port) in remotes:
                     one.shutdown(socket.SHUT_RDWR)
                     closed += 1
         except OSError:
@@ -191,10 +192,4 @@ def close(port: int, remotes: Collection[Remote]) -> int:
 def _host_from_hex(words: str) -> str:
     """Return the address that the kernel prints so: 32-bit words in the byte order of the machine."""
     packed = b"".join(bytes.fromhex(words[at : at + 8])[::-1] for at in range(0, len(words), 8))
-    return _plain(str(ip_address(packed)))
-
-
-@lru_cache(maxsize=HOSTS_KNOWN_MAX)
-def _plain(host: str) -> str:
-    address = ip_address(host)
-    return str(getattr(address, "ipv4_mapped", None) or address)
+    return str(unmapped(ip_address(packed)))

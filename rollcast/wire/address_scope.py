@@ -44,7 +44,8 @@ def _embedded(ip: IPv4Address | IPv6Address) -> IPv4Address | None:
         return None
     if ip in _NAT64:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
-    return ip.ipv4_mapped or ip.sixtofour
+    plain = unmapped(ip)
+    return plain if isinstance(plain, IPv4Address) else plain.sixtofour
 
 
 def _scope(ip: IPv4Address | IPv6Address) -> Scope:
@@ -55,6 +56,19 @@ def _scope(ip: IPv4Address | IPv6Address) -> Scope:
     if ip.is_link_local:
         return Scope.LINK_LOCAL
     return Scope.PUBLIC if ip.is_global else Scope.PRIVATE
+
+
+def unmapped(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return an IPv4-mapped IPv6 address (RFC 4291, section 2.5.5.2) as IPv4, and any other unchanged."""
+    return ip if isinstance(ip, IPv4Address) else ip.ipv4_mapped or ip
+
+
+def plain_host(host: str) -> str:
+    """Return an IP address in the form to compare, an IPv4-mapped one as IPv4; a name is returned unchanged."""
+    try:
+        return str(unmapped(ip_address(host)))
+    except ValueError:
+        return host
 
 
 def is_ip(host: str) -> bool:

@@ -9,6 +9,8 @@ from heapq import heapify, heapreplace
 from ipaddress import ip_address, ip_network
 from typing import TypeVar
 
+from rollcast.wire.address_scope import unmapped
+
 ConnectionT = TypeVar("ConnectionT")
 TOO_MANY_CONNECTIONS = "too_many_connections"
 """The reason for which connections are closed, as metrics name it."""
@@ -41,7 +43,5 @@ def excess(idle: Iterable[tuple[str, ConnectionT]], *, per_address: int, most: i
 @lru_cache(maxsize=1 << 14)  # a fleet's addresses are looked at once a second while it connects
 def _group_of(host: str) -> str:
     """Return what counts as one address: an IPv4 address, or the /64 that one customer has of IPv6."""
-    address = ip_address(host.partition("%")[0])
-    if address.version == 6 and address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
+    address = unmapped(ip_address(host.partition("%")[0]))
     return str(address) if address.version == 4 else str(ip_network((address, 64), strict=False))

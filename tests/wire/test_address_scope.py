@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_named, scope_of, with_port
+from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_named, plain_host, scope_of, with_port
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,19 @@ from rollcast.wire.address_scope import Scope, host_and_port, is_ip, may_be_name
 )
 def test_scopes(host: str, scope: Scope) -> None:
     assert scope_of(host) is scope
+
+
+@pytest.mark.parametrize(
+    ("host", "plain"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:DB8::0:1", "2001:db8::1"),
+        ("a.example", "a.example"),
+    ],
+)
+def test_one_host_has_one_form(host: str, plain: str) -> None:
+    assert plain_host(host) == plain
 
 
 def test_an_address_is_named_where_it_leads_as_far_as_the_coordinator_is() -> None:

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from coordinator.core.events.reach_events import ReachabilityTold, SeenAt
-from coordinator.core.reach.credible import credible_addresses, plain_host, scope_in
+from coordinator.core.reach.credible import credible_addresses, scope_in
 from coordinator.core.reach.failed_pairs import FailedPairs
 from coordinator.core.reach.holes import hole_class, lets_in
-from rollcast.wire.address_scope import Scope
+from rollcast.wire.address_scope import Scope, plain_host
 from rollcast.wire.ids import PeerId
 
 _REMEMBERED_MOST = 4096  # identities that left

@@ -7,9 +7,8 @@ or to a service on its own machine.
 from __future__ import annotations
 
 from collections.abc import Set
-from ipaddress import ip_address
 
-from rollcast.wire.address_scope import Scope, host_and_port, scope_of
+from rollcast.wire.address_scope import Scope, host_and_port, plain_host, scope_of
 
 ADDRESSES_MOST = 4  # a peer advertises one for direct links and one for libp2p
 _KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
@@ -50,12 +49,3 @@ def _host_of(address: str) -> str:
     if len(parts) not in (5, 7) or parts[1] not in _KINDS or parts[3] != "tcp" or parts[5:6] not in ([], ["p2p"]):
         return ""
     return "" if host_and_port(f"[{parts[2]}]:{parts[4]}") is None else plain_host(parts[2])
-
-
-def plain_host(host: str) -> str:
-    """Return an IP address in the form to compare: an IPv6-mapped IPv4 address as IPv4; anything else unchanged."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    return str(getattr(address, "ipv4_mapped", None) or address)

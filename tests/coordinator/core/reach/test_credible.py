@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.reach.credible import credible_addresses, plain_host, scope_in
-from rollcast.wire.address_scope import Scope
+from coordinator.core.reach.credible import credible_addresses, scope_in
+from rollcast.wire.address_scope import Scope, plain_host
 
 OWN = frozenset({"203.0.113.5", "2001:db8::7"})
 
