@@ -27,9 +27,9 @@ from coordinator.core.events.operator_events import (
     PeerPinned,
     PricesChanged,
 )
-from coordinator.core.events.prices import Budget
+from coordinator.core.events.prices import Budget, Price
 from coordinator.http.routes import Answer, Body, Call, Route
-from coordinator.ledger.saved_orders import price_from, with_price
+from coordinator.ledger.saved_orders import with_price
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
 
@@ -37,6 +37,7 @@ NO_ONE = "no peer has this id, or several have this name; `rollcast workers` lis
 
 PEERS_AT_ONCE_MAX = 4096
 REASON_LENGTH_MAX = 200
+RATE_MOST = 1e6  # dollars or preemptions an hour, or dollars a GB, above which a price is a slip
 
 PeerAct = Literal["drain", "enable", "ban", "pin_on", "pin_off", "pin_auto"]
 
@@ -66,13 +67,13 @@ class PeersDone(BaseModel):
 class PriceAct(Body):
     """The price of the peers that match the patterns (``*`` and ``?`` as in file names)."""
 
-    usd_per_hour: float
+    usd_per_hour: float = Field(ge=0.0, le=RATE_MOST)
     peer_id: str = "*"
     name: str = "*"
     hardware: str = "*"
     region: str = "*"
-    egress_usd_per_gb: float = 0.0
-    preemptions_per_hour: float = 0.0
+    egress_usd_per_gb: float = Field(0.0, ge=0.0, le=RATE_MOST)
+    preemptions_per_hour: float = Field(0.0, ge=0.0, le=RATE_MOST)
 
 
 class PreviewAsked(SettingsChange):
@@ -205,7 +206,7 @@ class ActRoutes:
         return _Target(peer_id, reputation.name, reputation.drained, reputation.banned, reputation.quarantined)
 
     async def _price(self, call: Call) -> Answer:
-        price = price_from(call.body.model_dump())
+        price = Price(**call.body.model_dump())
         prices = with_price(self._core.prices, price)
         await self._give(PricesChanged(prices))
         peers = [one for one in self._core.state.members if one.role == "peer"]

@@ -6,8 +6,8 @@ Orders take effect at once, and are durable before the operator is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, assert_never
+from collections.abc import Callable
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -162,34 +162,6 @@ def with_price(prices: tuple[Price, ...], price: Price) -> tuple[Price, ...]:
     if len(prices) >= PRICES_MAX:
         raise MalformedMessage(f"there are {PRICES_MAX} prices already", fix="change one of them")
     return (price, *prices)
-
-
-class _PriceBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a Price, checked for types and unknown names."""
-
-    usd_per_hour: float
-    peer_id: str = "*"
-    name: str = "*"
-    hardware: str = "*"
-    region: str = "*"
-    egress_usd_per_gb: float = 0.0
-    preemptions_per_hour: float = 0.0
-
-
-def price_from(values: Mapping[str, Any]) -> Price:
-    """Build a price from a request's fields.
-
-    Raises:
-        MalformedMessage: a field is missing, unknown, of the wrong type or out of range.
-    """
-    try:
-        priced = msgspec.convert(values, type=_PriceBody)
-    except msgspec.ValidationError as error:
-        raise MalformedMessage("the price is invalid", cause=str(error)) from None
-    rates = (priced.usd_per_hour, priced.egress_usd_per_gb, priced.preemptions_per_hour)
-    if not all(0.0 <= rate <= 1e6 for rate in rates):
-        raise MalformedMessage("a price must be from 0 to 1e6 $/h")
-    return Price(**msgspec.structs.asdict(priced))
 
 
 class OrderRecorder:
