@@ -138,7 +138,7 @@ class _Theirs:
     """The model of transformers with random weights, saved into a folder."""
 
     def __init__(self, case: Case, arguments: argparse.Namespace, folder: Path) -> None:
-        self._torch, transformers = _libraries()
+        self._torch, transformers = libraries()
         configs = {"qwen3": "Qwen3Config", "qwen2": "Qwen2Config", "llama": "LlamaConfig"}
         self._torch.manual_seed(arguments.seed)
         settings = case.settings(arguments.width, arguments.layers)
@@ -218,7 +218,12 @@ def _mean_square(difference: Logits) -> float:
     return float(np.sqrt(np.square(difference, dtype=np.float64).mean()))
 
 
-def _libraries() -> tuple[Any, Any]:
+def libraries() -> tuple[Any, Any]:
+    """Return the modules torch and transformers, whose warnings and progress bars are switched off.
+
+    Raises:
+        MissingExtra: one of them is not installed.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the libraries' own, about each other
@@ -234,5 +239,5 @@ def _libraries() -> tuple[Any, Any]:
 
 
 def _versions() -> dict[str, str]:
-    torch, transformers = _libraries()
+    torch, transformers = libraries()
     return {"torch": torch.__version__, "transformers": transformers.__version__}

@@ -15,7 +15,6 @@ import argparse
 import math
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -25,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bench.learner.parity import libraries
 from bench.machine import Outcome
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.save import save_model
@@ -32,8 +32,6 @@ from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.kv_cache import page_bytes
 from rollcast.policy.sampling.sampler import PAGE_TOKENS, Sampler, SampleRequest
 from rollcast.policy.shapes import parameter_count, parameter_shapes
-from rollcast.runtime.errors import MissingExtra
-from rollcast.runtime.install import install_command
 from rollcast.wire.rollouts import Sampling
 
 BATCHES = (1, 8, 64, 256)
@@ -139,14 +137,7 @@ def generate(theirs: Any, prompts: list[tuple[int, ...]], tokens: int) -> None:
 
 def transformers_model(config: ModelConfig, params: Params) -> Any:
     """Return the model that transformers loads from an export of these weights."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the libraries' own, about each other
-            import transformers
-    except ImportError as error:
-        raise MissingExtra(
-            "the comparison needs torch and transformers", cause=str(error), fix=install_command("torch")
-        ) from None
+    _, transformers = libraries()
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
         save_model(config, params, Path(folder), "float32")
         return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
