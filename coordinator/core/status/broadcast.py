@@ -167,8 +167,7 @@ def build_broadcast_status(state: CoreState, *, now: float) -> Turns[BroadcastSt
     missing = [one for one in taking_part if share_held(one, newest) < 1.0]
     encodings = _encodings(broadcast, missing)
     yield
-    shown, left_out = _shown(state)
-    yield
+    shown, left_out = yield from _shown(state)
     hops = find_hops(state, shown)
     yield
     reach_counts = ReachCounts()
@@ -268,8 +267,8 @@ def _totals(state: CoreState) -> BroadcastTotals:
     )
 
 
-def _shown(state: CoreState) -> tuple[list[Member], int]:
-    """Return the members that are listed, and the number of those that are not."""
+def _shown(state: CoreState) -> Turns[tuple[list[Member], int]]:
+    """Return the members that are listed, and the number of those that are not, in turns."""
     newest, times_of = state.newest_version, state.dissemination.times_of
 
     def worst_first(member: Member) -> tuple[bool, float, float, int]:
@@ -277,8 +276,11 @@ def _shown(state: CoreState) -> tuple[list[Member], int]:
         took_s = 0.0 if times is None else times.seconds.last or 0.0
         return member.role != "origin", share_held(member, newest), -took_s, member.order
 
-    shown = nsmallest(PEERS_SHOWN_MAX, state.members, key=worst_first)
-    return shown, len(state.members) - len(shown)
+    members, shown = tuple(state.members), list[Member]()
+    for some in slices(members):
+        shown = nsmallest(PEERS_SHOWN_MAX, [*shown, *some], key=worst_first)
+        yield
+    return shown, len(members) - len(shown)
 
 
 def _peer(state: CoreState, member: Member, now: float) -> BroadcastPeer:

@@ -55,12 +55,17 @@ def status(world: World) -> BroadcastStatus:
     return at_once(world.core.broadcast(world.now))
 
 
-def test_the_links_of_a_large_fleet_are_counted_some_members_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_members_of_a_large_fleet_are_read_some_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     world = half_way()  # an origin and three peers
     found = status(world)
     turns = len(list(world.core.broadcast(world.now)))
+    monkeypatch.setattr(broadcast, "PEERS_SHOWN_MAX", 2)
+    few = status(world)
     monkeypatch.setattr(broadcast, "slices", partial(slices, size=1))
-    assert len(list(world.core.broadcast(world.now))) == turns + 3
+    # Once for their links, and once to choose those that are listed.
+    assert len(list(world.core.broadcast(world.now))) == turns + 2 * 3
+    assert status(world) == few
+    monkeypatch.setattr(broadcast, "PEERS_SHOWN_MAX", 4)
     assert status(world) == found
 
 
