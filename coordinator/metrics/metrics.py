@@ -124,6 +124,7 @@ class CoordinatorMetrics:
             registry=self.registry,
         )
         self._statuses = _StatusCollector(status, broadcast)
+        self._rendering = asyncio.Lock()
         self.registry.register(self._statuses)
         self._doors: dict[str, Mapping[str, int]] = {}
 
@@ -142,12 +143,17 @@ class CoordinatorMetrics:
         return metrics.render(self.registry)
 
     async def render_in_turns(self) -> bytes:
-        """Return the same in several turns of the event loop, as statuses of large fleets take it a while."""
-        self._statuses.read_status()
-        await asyncio.sleep(0)
-        for _ in self._statuses.read_broadcast():
+        """Return the same in several turns of the event loop, as statuses of large fleets take it a while.
+
+        Scrapes at the same time take turns: each reads its own statuses, and the next one would have to read them again
+        at once.
+        """
+        async with self._rendering:
+            self._statuses.read_status()
             await asyncio.sleep(0)
-        return self.render()
+            for _ in self._statuses.read_broadcast():
+                await asyncio.sleep(0)
+            return self.render()
 
 
 class LoopLag:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.core.status.turns import Turns
 from coordinator.metrics.metrics import BLOCKS_WINDOW_S, CoordinatorMetrics, LoopLag
 from rollcast.runtime.errors import RateLimited
 from tests.coordinator.sample_status import peer, sample_broadcast_turns, sample_status
@@ -67,6 +70,22 @@ def test_the_longest_block_of_the_loop_is_shown_for_one_to_two_scrapes() -> None
     assert shown() == 0.3, "a scrape just before the block is followed by one that shows it"
     metrics.loop_blocks.observe(0.01, 100.0 + 2 * BLOCKS_WINDOW_S)
     assert shown() == 0.02
+
+
+async def test_scrapes_at_the_same_time_read_the_statuses_once_each() -> None:
+    read = Counter[str]()
+
+    def status() -> dict[str, Any]:
+        read["status"] += 1
+        return sample_status()
+
+    def broadcast() -> Turns[dict[str, Any]]:
+        read["broadcast"] += 1
+        return sample_broadcast_turns()
+
+    metrics = CoordinatorMetrics(status, broadcast)
+    await asyncio.gather(metrics.render_in_turns(), metrics.render_in_turns())
+    assert read == {"status": 2, "broadcast": 2}
 
 
 def test_unknown_values_are_left_out() -> None:
