@@ -14,6 +14,7 @@ from pydantic import Field
 
 from coordinator.core.status.reputations import ReputationsView, build_reputations
 from coordinator.core.status.turns import Turns, at_once
+from coordinator.http.health import CachedJson
 from coordinator.http.routes import Answer, Call, JsonText, Query, Route, Topic
 from coordinator.views.broadcast import BroadcastView
 from coordinator.views.capacity import DECISIONS, DECISIONS_SHOWN, CapacityView
@@ -33,7 +34,6 @@ log = structlog.get_logger()
 MEMBERS_SENT_PER_SECOND = 2000  # with more members, tables are sent every few seconds
 CAPACITY_S = 3.0  # plans and prices change by the minute
 MADE_AT_ONCE_MAX = 1000  # members; the views of more are made in several turns of the event loop
-KEPT_S = 0.5  # a view's text is made at most twice a second
 KEPT_LARGE_S = 2.0  # a large one is made less often, and read by the stream at its next tick
 EVENTS_AT_ONCE = 200
 NEWEST_CLONES_READ = 32
@@ -84,22 +84,14 @@ class ReputationsQuery(Query):
     peer: str = Field("", max_length=128)
 
 
-class _Text:
-    """A view's JSON, made once for all callers within KEPT_S seconds."""
+class _Text(CachedJson):
+    """A view's JSON, made once for all callers within some time."""
 
     def __init__(self, make: Callable[[], object]) -> None:
-        self._make = make
-        self._made_at_s = float("-inf")
-        self._text = JsonText("")
-
-    def __call__(self) -> JsonText:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._made_at_s >= KEPT_S:
-            self._made_at_s, self._text = now_s, to_text(self._make())
-        return self._text
+        super().__init__(make, to_text)
 
     async def get(self) -> JsonText:
-        return self()
+        return self.text()
 
 
 class _LargeText:
@@ -113,15 +105,15 @@ class _LargeText:
         self._made_at_s = float("-inf")
 
     async def get(self) -> JsonText:
-        """Return the text; callers at the same time, and within KEPT_S seconds, share one."""
+        """Return the text; callers at the same time, and within some time, share one."""
         if self._members() <= MADE_AT_ONCE_MAX:
-            return self._kept()
+            return self._kept.text()
         return await asyncio.shield(self._begun())
 
     def topic(self) -> JsonText | None:
         """Return the text for the stream; None: a large one is being made, and is there at a later call."""
         if self._members() <= MADE_AT_ONCE_MAX:
-            return self._kept()
+            return self._kept.text()
         making = self._begun()
         return making.result() if making.done() else None
 
@@ -298,7 +290,7 @@ class ViewRoutes:
             return None
 
         return [
-            Topic("overview", self._overview),
+            Topic("overview", self._overview.text),
             Topic("workers", _Throttled(self._workers.topic, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
             Topic("broadcast", _Throttled(self._broadcast.topic, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
             Topic(

@@ -114,10 +114,14 @@ class HealthRoutes:
 
 
 class CachedJson:
-    """JSON that is made at most every KEPT_S seconds, for all callers within that time."""
+    """JSON that is made at most every KEPT_S seconds, for all callers within that time.
 
-    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        self._make = make
+    Args:
+        encode: returns the JSON of what ``make`` returns.
+    """
+
+    def __init__(self, make: Callable[[], Any], encode: Callable[[Any], str] = finite_json.dumps) -> None:
+        self._make, self._encode = make, encode
         self._made_at_s = float("-inf")
         self._text = JsonText("")
 
@@ -125,5 +129,5 @@ class CachedJson:
         """Return the JSON of ``make()``, up to KEPT_S seconds old."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._made_at_s >= KEPT_S:
-            self._made_at_s, self._text = now_s, JsonText(finite_json.dumps(self._make()))
+            self._made_at_s, self._text = now_s, JsonText(self._encode(self._make()))
         return self._text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from blake3 import blake3
@@ -20,6 +20,7 @@ from coordinator.config.tasks import (
     ReasoningGymTask,
     SingleTaskConfig,
     TaskConfig,
+    single_tasks,
 )
 from coordinator.environments.process import EnvironmentSpec
 from coordinator.tasks.checks.task import TaskAdapter
@@ -78,18 +79,14 @@ def environments_of(config: TaskConfig, sets: Mapping[str, EvaluationSetConfig])
     Raises:
         TaskError: see environment_spec.
     """
-    tasks = [*_single_tasks(config), *(one.task for one in sets.values())]
+    tasks = [*single_tasks(config), *(one.task for one in sets.values())]
     found = [task for task in tasks if isinstance(task, (GymTask, VerifiersTask))]
     return {environment_name(task): environment_spec(task) for task in found}
 
 
 def has_flawed_teacher(config: TaskConfig) -> bool:
     """Return whether some part of the task has a teacher that errs, so that its flawed demonstrations are others."""
-    return any(isinstance(task, ReasoningGymTask) and task.name in TEACHERS for task in _single_tasks(config))
-
-
-def _single_tasks(config: TaskConfig) -> Sequence[SingleTaskConfig]:
-    return [part.task for part in config.parts] if isinstance(config, MixtureTask) else [config]
+    return any(isinstance(task, ReasoningGymTask) and task.name in TEACHERS for task in single_tasks(config))
 
 
 def stages_of(config: TaskConfig) -> tuple[Stage, ...]:

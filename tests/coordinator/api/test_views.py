@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from coordinator.api import views as reads_module
 from coordinator.api.views import ViewRoutes
+from coordinator.http import health
 from coordinator.http.routes import Route
 from coordinator.stores.sqlite import Ledger
 from coordinator.views.alerts import Health
@@ -41,7 +42,7 @@ async def serving(tmp_path: Path, run: World) -> AsyncIterator[tuple[Served, Vie
 def _no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "served").mkdir()
     (tmp_path / "runs").mkdir()
-    monkeypatch.setattr(reads_module, "KEPT_S", 0.0)
+    monkeypatch.setattr(health, "KEPT_S", 0.0)
 
 
 async def test_every_view_matches_its_declared_type(tmp_path: Path) -> None:
