@@ -47,7 +47,35 @@ def answer_to(prompt: str) -> str:
     return str(int(prompt.partition("+")[0]) + 1)
 
 
-class CoordinatorProcess:
+class _Process:
+    """A process of Rollcast that a benchmark starts and kills, and starts again."""
+
+    log: Path
+    _process: subprocess.Popen[bytes] | None = None
+
+    def cpu_s(self) -> float:
+        """Return the processor seconds of the process, without those of its children."""
+        assert self._process is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, and wait for its end."""
+        if self._process is not None and self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait(_STOP_TIMEOUT_S)
+        self._process = None
+
+    def _run(self, command: str, config: Path) -> None:
+        arguments = [sys.executable, "-m", "rollcast.cli.main", command, str(config), "--with-parent"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def _last_words(self) -> str:
+        return self.log.read_bytes()[-1000:].decode(errors="replace").strip()
+
+
+class CoordinatorProcess(_Process):
     """One run folder and at most one process on it, always on the same two ports."""
 
     def __init__(
@@ -95,26 +123,17 @@ class CoordinatorProcess:
             f"heartbeat_timeout_s = {shape.heartbeat_timeout_s}\nno_peer_timeout_s = {NO_PEER_TIMEOUT_S}\n"
             f'[store]\nurl = "{store_url}"\n{gateways}'
         )
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
         """Return the id of the running process, or None."""
         return None if self._process is None else self._process.pid
 
-    def cpu_s(self) -> float:
-        """Return the processor seconds of the process, without its verifiers."""
-        assert self._process is not None
-        times = psutil.Process(self._process.pid).cpu_times()
-        return float(times.user + times.system)
-
     def start(self) -> None:
         """Start the process; ``listening`` tells when it can be reached."""
         self.folder.endpoints.unlink(missing_ok=True)
         self.started_at_s = time.monotonic()
-        command = [sys.executable, "-m", "rollcast.cli.main", "coordinator", str(self._config), "--with-parent"]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._run("coordinator", self._config)
 
     def listening(self) -> bool:
         """Whether the process has written the addresses that it listens on.
@@ -127,13 +146,6 @@ class CoordinatorProcess:
         if status is not None:
             raise ProcessFailed(f"the coordinator ended with status {status}", cause=self._last_words())
         return self.folder.endpoints.exists()
-
-    def kill(self) -> None:
-        """Kill the process with SIGKILL, and wait for its end."""
-        if self._process is not None and self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait(_STOP_TIMEOUT_S)
-        self._process = None
 
     def freeze(self) -> None:
         """Stop the process in whatever it does, as a host does that swaps or migrates."""
@@ -156,11 +168,8 @@ class CoordinatorProcess:
         """Return the invite that the process wrote for this role."""
         return Invite.decode((self.folder.secrets / f"invite-{role}.txt").read_text().strip())
 
-    def _last_words(self) -> str:
-        return self.log.read_bytes()[-1000:].decode(errors="replace").strip()
 
-
-class GatewayProcess:
+class GatewayProcess(_Process):
     """A gateway of coordinator processes on this machine, one of which leads; always on the same port."""
 
     def __init__(self, root: Path, number: int, *coordinators: CoordinatorProcess) -> None:
@@ -172,25 +181,16 @@ class GatewayProcess:
             f"core = {json.dumps([str(one.gateway_socket) for one in coordinators])}\n"
             f'name = "gateway-{number}"\n[serve]\ngrpc_port = {port}\n'
         )
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the process, which serves once it is linked to the coordinator."""
-        command = [sys.executable, "-m", "rollcast.cli.main", "gateway", str(self._config), "--with-parent"]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._run("gateway", self._config)
 
     @property
     def pid(self) -> int:
         """Return the id of the running process."""
         assert self._process is not None
         return self._process.pid
-
-    def cpu_s(self) -> float:
-        """Return the processor seconds of the process."""
-        assert self._process is not None
-        times = psutil.Process(self._process.pid).cpu_times()
-        return float(times.user + times.system)
 
     def rss_mb(self) -> float:
         """Return the resident memory of the process in MB."""
@@ -204,17 +204,10 @@ class GatewayProcess:
             ProcessFailed: the process has ended.
         """
         if self._process is None or self._process.poll() is not None:
-            raise ProcessFailed("a gateway ended", cause=self.log.read_bytes()[-1000:].decode(errors="replace").strip())
+            raise ProcessFailed("a gateway ended", cause=self._last_words())
         host, _, port = self.address.rpartition(":")
         with socket.socket() as connection:
             return connection.connect_ex((host, int(port))) == 0
-
-    def kill(self) -> None:
-        """Kill the process with SIGKILL, and wait for its end."""
-        if self._process is not None and self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait(_STOP_TIMEOUT_S)
-        self._process = None
 
 
 def wait_until_listening(process: CoordinatorProcess | GatewayProcess, timeout_s: float) -> None:
