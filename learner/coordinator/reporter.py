@@ -103,6 +103,8 @@ class StatusReporter:
                 await self.flush()
             except RollcastError as error:  # the calls that matter fail by themselves; a lost status does not
                 _log.warning("status not reported", error=error.what)
+            except Exception:  # a bug in one status must not end the reports of all later ones
+                _log.exception("status not reported")
             await asyncio.sleep(BETWEEN_CHANGES_S)
             try:
                 async with asyncio.timeout(REPEAT_S):

@@ -238,12 +238,13 @@ class Receiver:
     def __init__(self) -> None:
         self.got: list[tuple[str, str, dict[str, float]]] = []
         self.failures = 0
+        self.failure: Exception = Unreachable("away")
         self.came = asyncio.Condition()
 
     async def __call__(self, phase: str, detail: str, values: Mapping[str, float], profile: object) -> None:
         if self.failures:
             self.failures -= 1
-            raise Unreachable("away")
+            raise self.failure
         self.got.append((phase, detail, dict(values)))
         async with self.came:
             self.came.notify_all()
@@ -265,9 +266,10 @@ async def test_the_newest_status_arrives_with_every_value() -> None:
     assert receiver.got[-1] == ("training", "step 1", {"reward_before": 0.3, "warm_start_s": 2.0})
 
 
-async def test_the_next_status_makes_up_for_a_lost_one() -> None:
+@pytest.mark.parametrize("failure", [Unreachable("away"), KeyError("a bug of ours")], ids=["away", "bug"])
+async def test_the_next_status_makes_up_for_a_lost_one(failure: Exception) -> None:
     receiver = Receiver()
-    receiver.failures = 1
+    receiver.failures, receiver.failure = 1, failure
     async with StatusReporter(receiver) as reporter:
         reporter.update("warm_start", "", reward_before=0.3)
         await asyncio.sleep(0)  # let the first attempt fail
