@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from coordinator.verifiers.scorer import (
     COMPLETION_LENGTH_MAX,
     TOO_LONG,
@@ -18,7 +20,8 @@ from coordinator.verifiers.scorer import (
     ScoreItem,
     Verdict,
 )
-from rollcast.runtime.errors import RollcastError, TaskError
+from rollcast.runtime.background import or_fail
+from rollcast.runtime.errors import ProcessFailed, RollcastError, TaskError
 
 BATCH_ITEMS = 16
 """Items that a worker gets at once: few enough to share work between workers, enough to make messages cheap."""
@@ -26,6 +29,9 @@ BATCH_TEXT_LENGTH_MAX = 1 << 20
 GATHER_S = 0.03
 """Seconds for which a batch waits for further items: a message for each would cost more than most checks."""
 ALONE_MAX = 4096  # keys that are remembered as those of items that may have ended a worker
+
+
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -173,7 +179,16 @@ class QueueScorer:
 
     def _serve_with(self, lanes: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Begin to serve the queue with these lanes."""
-        self._lanes = [asyncio.create_task(lane, name="verifier") for lane in lanes]
+        self._lanes = [asyncio.create_task(or_fail(lane, self._lane_failed), name="verifier") for lane in lanes]
+
+    def _lane_failed(self, error: Exception) -> None:
+        """Fail all items: those that the lane had taken would wait for ever."""
+        if not isinstance(error, RollcastError):
+            _log.error("verifier pool failed", exc_info=error)
+            error = ProcessFailed("the verifier pool failed", cause=repr(error), fix="see the log, and report this bug")
+        else:
+            _log.error("verifier pool failed", error=str(error))
+        self._jobs.fail(error)
 
     async def _end_lanes(self) -> None:
         """Stop the lanes; items without a verdict raise TaskError, as new ones do."""

@@ -17,7 +17,7 @@ from coordinator.verifiers.jobs import BATCH_ITEMS, Job, QueueScorer
 from coordinator.verifiers.process import VerifierProcess
 from coordinator.verifiers.scorer import Failed
 from coordinator.workers.line_process import WorkerDied, WorkerHung
-from rollcast.runtime.errors import RollcastError, TaskError
+from rollcast.runtime.errors import TaskError
 from rollcast.runtime.install import module_command
 from rollcast.runtime.waits import backoff_delays_s
 
@@ -96,24 +96,24 @@ class VerifierPool(QueueScorer):
         await asyncio.gather(*(process.kill() for process in self._processes))
 
     async def _serve(self, process: VerifierProcess) -> None:
-        """Serve items with one process, which is replaced when it dies."""
+        """Serve items with one process, which is replaced when it dies.
+
+        Raises:
+            TaskError: processes do not start any more, or die before they score.
+        """
         delays, barren = self._new_delays(), 0
-        try:
-            while True:
-                jobs = await self._jobs.next_batch()
-                while jobs:
-                    if not process.alive:
-                        await self._restart(process, delays)
-                    before = len(jobs)
-                    jobs = await self._work(process, jobs)
-                    barren = barren + 1 if len(jobs) == before else 0
-                    if barren == STARTS_MAX:
-                        raise TaskError("verifier processes die before they score", cause=process.stderr_end)
-                    if process.alive:
-                        delays = self._new_delays()
-        except RollcastError as error:
-            _log.error("verifier pool failed", error=str(error))
-            self._jobs.fail(error)
+        while True:
+            jobs = await self._jobs.next_batch()
+            while jobs:
+                if not process.alive:
+                    await self._restart(process, delays)
+                before = len(jobs)
+                jobs = await self._work(process, jobs)
+                barren = barren + 1 if len(jobs) == before else 0
+                if barren == STARTS_MAX:
+                    raise TaskError("verifier processes die before they score", cause=process.stderr_end)
+                if process.alive:
+                    delays = self._new_delays()
 
     def _new_delays(self) -> Iterator[float]:
         return backoff_delays_s(self._random, first_s=RESTART_FIRST_DELAY_S, most_s=RESTART_MOST_DELAY_S)

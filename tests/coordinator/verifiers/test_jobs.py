@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from coordinator.tasks.checks.task import Problem, Score
-from coordinator.verifiers.jobs import JobQueue
+from coordinator.verifiers.jobs import JobQueue, QueueScorer
 from coordinator.verifiers.scorer import Scored, ScoreItem
-from rollcast.runtime.errors import TaskError
+from rollcast.runtime.errors import ProcessFailed, TaskError
 
 ITEM = ScoreItem("a", Problem("sum:0", "1+1=", "2", {}), "2")
 RIGHT = Scored("a", Score(1.0, True))
@@ -62,3 +62,20 @@ async def test_a_failed_queue_fails_items_now_and_later() -> None:
     for one in (waiting, jobs.score([ITEM])):
         with pytest.raises(TaskError, match="closed"):
             await one
+
+
+async def test_an_item_that_a_broken_lane_has_taken_does_not_wait_for_ever() -> None:
+    class Broken(QueueScorer):
+        def begin(self) -> None:
+            self._serve_with([self._lane()])
+
+        async def _lane(self) -> None:
+            await self._jobs.next_batch()
+            raise KeyError("a bug of ours")
+
+    scorer = Broken(4, 1)
+    scorer.begin()
+    async with asyncio.timeout(10.0):
+        with pytest.raises(ProcessFailed, match="a bug of ours"):
+            await scorer.score([ITEM])
+    await scorer._end_lanes()
