@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,7 @@ GATEWAYS_MAX = 64
 HELLO_DEADLINE_S = 10.0
 TASKS_MAX = 65_536  # sessions that wait to be opened, accusations and renewals of one link
 RESUMED_AT_ONCE = 32  # sessions of a gateway that comes back which one turn of the loop opens
+CLOSED_A_TURN = 32  # sessions of a gateway that is lost which one turn of the loop closes
 EARLY_MAX = 1024  # events of a session that waits to be opened
 NAME_LENGTH_MAX = 64
 _INTERRUPTED = "the coordinator stops, and another one continues the run"
@@ -214,11 +216,17 @@ class CoreEnd:
             task.cancel()
         for session in self._sessions.values():
             session.channel.ended_because = session.channel.ended_because or "its gateway was lost"
-            if session.is_open:
-                self._core.close(session.channel)
         if self.name:
             log.warning("gateway lost", gateway=self.name, sessions=len(self._sessions), reason=reason)
+        self._close_some(deque(session.channel for session in self._sessions.values() if session.is_open))
         self._sessions.clear()
+
+    def _close_some(self, ended: deque[RemoteChannel]) -> None:
+        """Close ended sessions, which may be thousands; the loop serves others between two turns."""
+        for _ in range(min(CLOSED_A_TURN, len(ended))):
+            self._core.close(ended.popleft())
+        if ended:
+            asyncio.get_running_loop().call_soon(self._close_some, ended)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         if len(self._tasks) >= TASKS_MAX:

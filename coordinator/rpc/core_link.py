@@ -193,6 +193,8 @@ class LocalCore:
             joined = replace(joined, invite=await self._desk.invite_of(peer_id))
         if joined.is_cell and not await self._desk.is_for_cells(joined.invite):
             raise WrongKey("this invite is not for cells", fix="join with one that `rollcast invite --role cell` makes")
+        if (ended := self._sessions.ended(peer_id)) is not None:  # the turn to close it has not come
+            self.close(ended)
         if not self._may_open(peer_id, opening.instance_id, opening.address):
             raise NotNow("another session of this identity is still open")
         if opening.resumed and self._sessions.has(peer_id):  # it is younger: the peer has not waited for its gateway

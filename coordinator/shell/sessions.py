@@ -92,6 +92,11 @@ class Sessions:
         """Return whether the peer has an open session."""
         return peer_id in self._channels
 
+    def ended(self, peer_id: PeerId) -> Channel | None:
+        """Return the peer's channel if it has ended and is yet to be closed; None otherwise."""
+        channel = self._channels.get(peer_id)
+        return channel if channel is not None and channel.ended_because else None
+
     def close(self, channel: Channel) -> bool:
         """Remove a channel; returns False if another session of the peer has replaced it."""
         if self._channels.get(channel.peer_id) is not channel:

@@ -157,6 +157,21 @@ async def test_thousands_of_sessions_that_come_back_leave_the_loop_to_others(mon
         await until(lambda: sum(isinstance(item, frames.Opened) for item in one.heard) == 50)
 
 
+async def test_thousands_of_sessions_that_are_lost_leave_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_end, "CLOSED_A_TURN", 2)
+    async with gateway() as one:
+        one.say(*(opens(number) for number in range(9)))
+        await until(lambda: sum(isinstance(item, frames.Opened) for item in one.heard) == 9)
+        closed = list[int]()
+        one.own.link.abort("killed")
+        async with asyncio.timeout(WAIT_S):
+            while len(one.core.closed) < 9:
+                await asyncio.sleep(0)
+                closed.append(len(one.core.closed))
+        assert sorted(set(closed) - {0}) == [2, 4, 6, 8, 9]
+        assert set(one.core.closed) == {(ALICE, "its gateway was lost", False)}
+
+
 async def test_sessions_end_with_their_gateway_and_answers_go_nowhere() -> None:
     async with gateway() as one:
         one.say(opens())

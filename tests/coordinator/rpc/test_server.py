@@ -20,6 +20,7 @@ import pytest
 import zstandard
 
 from coordinator.core.events.actions import AnswerUpload
+from coordinator.core.events.events import Event, PeerJoined, PeerLeft
 from coordinator.rpc import peers, tokenizer
 from coordinator.rpc import uploads as uploads_module
 from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
@@ -368,6 +369,26 @@ async def test_the_more_members_there_are_the_longer_they_spread_when_all_dial_a
     assert spreads_s[-1] == 1.0
     assert spreads_s == sorted(spreads_s)
     assert core.welcome_digest == digest, "else every session would end when a coordinator comes back"
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_a_session_that_has_ended_is_closed_before_the_next_one_opens(resumed: bool) -> None:
+    """Those of a lost gateway are closed a few a turn: a peer may be back before its turn has come."""
+    events = list[Event]()
+    shell = SimpleNamespace(ended_because="", ended_for_good=False, apply=events.append)
+    desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"), is_for_cells=None)
+    welcome = WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "")
+    sessions = Sessions()
+    core = LocalCore(cast(Any, shell), sessions, cast(Any, desk), welcome, cast(Any, None))
+    first, second = PeerChannel(PeerId("alice"), "peer"), PeerChannel(PeerId("alice"), "peer")
+    hello = pb.PeerMessage(hello=pb.Hello(protocol=range_to_pb(), role="peer"))
+    joined = joined_of(Caller(RunId("run"), "peer", PeerId("alice")), hello, "")
+    await core.open(Opening(joined, "attic", ""), first)
+    first.end("its gateway was lost")
+    await core.open(Opening(joined, "attic", "", resumed=resumed), second)
+    core.close(first)
+    assert [type(event) for event in events] == [PeerJoined, PeerLeft, PeerJoined]
+    assert (list(sessions.of_role("peer")), second.ended_because) == ([second], "")
 
 
 async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
