@@ -113,9 +113,10 @@ release: .venv/.installed-dev
 	@.venv/bin/python -c 'import coordinator.service, learner.service, peer.engines.jax_engine, peer.service'
 	@touch $@
 
+# Where `make demo` has installed Rollcast only the tools are missing; pip would build and install it anew otherwise.
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing Rollcast and its development tools into .venv: one to three minutes, by network and machine"
-	$(PIP) --editable '.[dev]'
+	$(PIP) $$([ .venv/.installed-all -nt pyproject.toml ] && echo 'rollcast[dev]' || echo "--editable .[dev]")
 	@touch $@ .venv/.installed-all
 
 # torchvision and its kin come along as CUDA builds, which this torch cannot load.

@@ -17,8 +17,9 @@ _BY_NAME = re.compile(
     r"(?<![\w./-])rollcast\[[^]\n]*\](?! @)"
     r"|(?:pip|pipx|uv tool|uv) install\b[^\n`]*?(?<![\w./-])rollcast(?![\w\[./-]| @)"
 )
-# With --no-index, from a folder of wheels; and extras of the installed checkout, for which no index is asked.
-_BY_NAME_RIGHTLY = {"bench/people/newcomer.py", ".ci/run"}
+# With --no-index, from a folder of wheels. Makefile and .ci/run, which are not listed, ask no index for extras either:
+# the checkout is installed.
+_BY_NAME_RIGHTLY = {"bench/people/newcomer.py"}
 _CODE_BLOCK = re.compile(r"^```.*?^```|^    .*?$", re.DOTALL | re.MULTILINE)
 
 
@@ -63,7 +64,7 @@ def texts_that_people_follow() -> list[Path]:
     folders += ["learner", "peer", "rollcast"]
     suffixes = {".html", ".js", ".md", ".py", ".sbatch", ".sh", ".toml", ".tpl", ".yaml", ".yml", ""}
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
-    found += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", ".ci/run")]
+    found += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     return [path for path in found if path.is_file() and str(path.relative_to(ROOT)) not in _BY_NAME_RIGHTLY]
 
 
