@@ -90,7 +90,7 @@ async def test_a_game_that_always_ends_its_worker_has_failed(pool: EnvironmentPo
 
 async def test_a_game_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.environments.process.HANG_GRACE_S", 0.0)
-    pool = EnvironmentPool({"scripted": spec(timeout_s=5.0, folder=str(tmp_path))}, 1, 8)
+    pool = EnvironmentPool({"scripted": spec(timeout_s=2.0, folder=str(tmp_path))}, 1, 8)
     await pool.start()
     episode = EpisodeId(1)
     await pool.open(episode, "scripted", 7)
@@ -103,7 +103,7 @@ async def test_games_beside_one_that_hangs_are_closed_before_their_worker_is_rep
 ) -> None:
     """The hanging game itself is interrupted, and closed too."""
     monkeypatch.setattr("coordinator.environments.process.HANG_GRACE_S", 0.0)
-    pool = EnvironmentPool({"scripted": spec(timeout_s=5.0, folder=str(tmp_path))}, 1, 8)
+    pool = EnvironmentPool({"scripted": spec(timeout_s=2.0, folder=str(tmp_path))}, 1, 8)
     await pool.start()
     for seed in (7, 8, 9):
         await pool.open(EpisodeId(seed), "scripted", seed)

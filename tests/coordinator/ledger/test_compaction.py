@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.events.actions import CloseGroup
+from coordinator.ledger import compaction
 from coordinator.ledger.compaction import SHARED_EVENTS_AT_ONCE, Compactor
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.retention import (
@@ -31,6 +32,12 @@ STALENESS = 2
 GROUPS = 4  # a step; one of them is dropped
 
 RETENTION = Retention(margin_steps=3, events_kept=40, segment_events=20, segments_bytes_max=1 << 20, steps_kept=10)
+
+
+@pytest.fixture
+def unrested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one transaction follow the other at once; most of a test's time would be the rests between them."""
+    monkeypatch.setattr(compaction, "REST_SHARE", 0.0)
 
 
 async def one_step(ledger: Ledger, step: int) -> None:
@@ -81,6 +88,7 @@ async def run(ledger: Ledger, folder: Path, steps: range) -> list[int]:
     return sizes
 
 
+@pytest.mark.usefixtures("unrested")
 async def test_a_long_run_stays_small_and_exact(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     sizes = await run(ledger, tmp_path, range(40))
@@ -102,6 +110,7 @@ async def test_a_long_run_stays_small_and_exact(tmp_path: Path) -> None:
     await ledger.close()
 
 
+@pytest.mark.usefixtures("unrested")
 async def test_history_continues_in_archive_files(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await run(ledger, tmp_path, range(40))

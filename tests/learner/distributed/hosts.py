@@ -39,7 +39,7 @@ from rollcast.policy.snapshot import Snapshot, thaw
 from tests.learner.tiny import tiny_batch
 
 MODEL = ModelConfig(
-    vocabulary_size=12, layers=2, width=32, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=32
+    vocabulary_size=12, layers=1, width=32, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=32
 )
 CONFIG = LearnerConfig(seed=1, optimiser=OptimiserConfig(learning_rate=3e-3, micro_batch_tokens=48))
 DEVICES = 4  # of all processes of a team
