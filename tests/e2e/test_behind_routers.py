@@ -69,6 +69,7 @@ def test_a_peer_behind_a_router_relays_over_the_links_that_it_dials(tmp_path: Pa
         until(lambda: ways(tmp_path, "peer-1", "peer-2") == {"direct"}, "a link")
 
 
+@pytest.mark.slow  # test_behind_one_router.py punches one, too
 def test_two_peers_behind_routers_punch_a_hole_and_use_it(tmp_path: Path) -> None:
     with rollcast.running(case(tmp_path, ("port-restricted", "port-restricted"))) as publish:
         until(lambda: "punched" in ways(tmp_path, "peer-1", "peer-2"), "a hole")

@@ -25,6 +25,7 @@ def _beside_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transports, "alone", nullcontext)
 
 
+@pytest.mark.slow  # the test below measures each of them over a long link
 def test_every_installed_transport_is_measured() -> None:
     figures = _run()
     assert min(figures.values()) > 0

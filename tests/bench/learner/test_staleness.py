@@ -123,7 +123,7 @@ def test_every_preset_and_variant_is_a_valid_objective() -> None:
 def test_pacing_drops_little_and_keeps_the_learner_busy() -> None:
     parser = argparse.ArgumentParser()
     pacing.add_arguments(parser)
-    figures = pacing.run(parser.parse_args(["--steps", "25"])).figures
+    figures = pacing.run(parser.parse_args(["--steps", "15"])).figures
     assert figures["dropped_share"] < figures["dropped_share_none"]
     assert figures["utilisation"] > 0.9
     assert figures["utilisation_continue"] > 0.9

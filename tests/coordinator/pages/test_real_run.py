@@ -1,6 +1,8 @@
 """Test every page and every act of the dashboard in a real browser over a real coordinator's core.
 
-Each is tested wide and narrow, dark and light: an act changes the run, and the audit log names its caller.
+
+Each page is tested wide and narrow, dark and light; an act wide and light, one also on a phone, and with `-m slow` all.
+An act changes the run, and the audit log names its caller.
 """
 
 from __future__ import annotations
@@ -166,10 +168,10 @@ async def looked_at(tab: Tab, said: str) -> None:
         await tab.fits_everywhere(said)
 
 
-acts = pytest.mark.parametrize(("width", "scheme"), ACTS_IN)
+acts = pytest.mark.parametrize(("width", "scheme"), [ACTS_IN[0], pytest.param(*ACTS_IN[1], marks=pytest.mark.slow)])
 
 
-@acts
+@pytest.mark.parametrize(("width", "scheme"), ACTS_IN)
 async def test_workers_are_drained_and_enabled(browser: Any, run: ShownRun, width: int, scheme: str) -> None:
     name, other = (await untouched(run))[:2]
     async with signed_in(browser, run, "workers", width, scheme) as tab:
