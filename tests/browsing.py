@@ -91,6 +91,8 @@ class Tab:
     async def accessibility_problems(self, rules: Sequence[str] = ()) -> list[str]:
         """Return the serious and critical findings of axe-core: each rule with the first element that breaks it.
 
+        Under a modal dialog the page is inert, and was checked before the dialog was opened: only the dialog is.
+
         Args:
             rules: those that are checked; empty: all.
         """
@@ -101,7 +103,8 @@ class Tab:
         options: dict[str, Any] = {"resultTypes": ["violations"]}
         if rules:
             options["runOnly"] = {"type": "rule", "values": list(rules)}
-        found = await self.page.evaluate("options => axe.run(options).then((found) => found.violations)", options)
+        run = "axe.run(document.querySelector('dialog:modal') ?? document, options)"
+        found = await self.page.evaluate(f"options => {run}.then((found) => found.violations)", options)
         return [
             f"{one['id']} ({len(one['nodes'])}): {one['nodes'][0]['html'][:160]}"
             for one in found
