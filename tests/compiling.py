@@ -2,8 +2,8 @@
 
 The suite compiles hundreds of programs with tiny tensors, and runs each a few times. Without LLVM's optimisations a
 program compiles in a sixth of the processor time. A test that compares two programs to the bit, where optimisations
-could make a difference, passes `OPTIMISED` to `jax.jit` as ``compiler_options``; whole runs (tests/e2e) compile as a
-user's do. ``XLA_FLAGS= python -m pytest`` compiles everything with XLA's own optimisations.
+could make a difference, passes `OPTIMISED` to `jax.jit` as ``compiler_options``. ``XLA_FLAGS= python -m pytest``
+compiles everything with XLA's own optimisations, as `make demo` does.
 """
 
 from __future__ import annotations

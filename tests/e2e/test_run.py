@@ -23,6 +23,7 @@ from bench.hub.small_model import MODEL, sums, write_problems, write_tokenizer, 
 from learner.evaluation.export import export
 from rollcast.cli.files import load
 from rollcast.cli.processes import Endpoints, Fleet
+from rollcast.cli.run.evaluate import evaluate
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet
@@ -110,7 +111,9 @@ class Trouble:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
-def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path) -> None:
+def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = "coordinator.store.margin_steps=1000"  # keeps each rollout's peer for the checks afterwards
     stop = f'coordinator.sampling.stop_strings=["{STOP_STRING}"]'
     fleet = make_fleet(tmp_path, f"coordinator.run.steps={STEPS}", "peers=1", kept, stop)
@@ -153,16 +156,10 @@ def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(t
     assert {name for name, status in fleet.ended().items() if status == 0} >= {"coordinator", "learner", "origin"}
     assert fleet.ended()["peer-3"] == fleet.ended()["peer-late"] == 0
 
-    result = subprocess.run(
-        [sys.executable, "-m", "rollcast.cli.main", "eval", str(fleet.folder.root), "--problems", "32", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 0, result.stderr
-    evaluation = json.loads(result.stdout)
+    assert evaluate(fleet.folder.root, problems=16, json_output=True) == 0
+    evaluation = json.loads(capsys.readouterr().out)
     found = evaluation["sets"]["held_out"]
-    assert (evaluation["step"], found["problems"]) == (STEPS, 32)
+    assert (evaluation["step"], found["problems"]) == (STEPS, 16)
     assert 0.0 <= found["pass_at"]["1"]["mean"] <= found["pass_at"]["8"]["mean"] <= 1.0
 
 

@@ -190,7 +190,11 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())
-@pytest.mark.parametrize("name", broadcast.SYSTEMS)
+@pytest.mark.parametrize(
+    "name",
+    # tests/e2e/test_behind_one_router.py has our own system deliver, to homes
+    [pytest.param(name, marks=pytest.mark.slow if name == "rollcast" else ()) for name in broadcast.SYSTEMS],
+)
 def test_every_system_that_is_installed_delivers(name: str, tmp_path: Path) -> None:
     system = broadcast.system_of(name)
     if lacking := system.missing():
