@@ -14,8 +14,8 @@ PYTEST_OPTIONS ?=
 PIP = .venv/bin/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
 PIP_INSTALL = $(PIP) --quiet
 
-# One worker more than cores, five at most: many tests wait for processes that they started.
-TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
+# Two workers more than cores, five at most: many tests wait for processes that they started.
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 5)))
 
 # An interpreter that has vLLM, for make test-vllm; without one .venv-vllm is made (3 GB), with the build for processors.
 ROLLCAST_VLLM_PYTHON ?= .venv-vllm/bin/python
