@@ -17,7 +17,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +45,10 @@ CONNECT_TIMEOUT_S = 300.0
 BACK_TIMEOUT_S = 120.0
 VERDICTS_TIMEOUT_S = 60.0
 SCRAPE_EVERY_S = 15.0  # as Prometheus would
-BLOCK_METRIC, BLOCK_FIGURE = "rollcast_loop_block_max_seconds", "loop_block_ms_max"
+BLOCK_FIGURES = {
+    "loop_block_ms_max": "rollcast_loop_block_max_seconds",
+    "loop_work_ms_max": "rollcast_loop_work_max_seconds",
+}
 POLL_S = 0.05
 SERVED_POLL_S = 0.5  # between two requests of the metrics, which cost the coordinator time
 WARM_UP_S = 5.0
@@ -117,10 +120,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
     profile = profile_of(arguments)
     with alone():
         figures = measure(profile, random.Random(arguments.seed))
-    missing = tuple({BLOCK_FIGURE} - figures.keys())
+    missing = tuple(name for name in BLOCK_FIGURES if name not in figures)
     if missing:
         print(
-            f"{BLOCK_FIGURE} is null: the coordinator's metric looks back up to {2 * SCRAPE_EVERY_S:g} s, and in"
+            f"{', '.join(missing)}: null, as the coordinator's metrics look back up to {2 * SCRAPE_EVERY_S:g} s, and in"
             f" {profile.seconds:g} s shows what happened before; measure for {SCRAPE_EVERY_S:g} s or more",
             file=sys.stderr,
         )
@@ -178,7 +181,7 @@ class Load:
         self._all = own | others
         self._history = History()
         self._scrapes_s: list[float] = []
-        self._block_s = 0.0  # the longest block of the coordinator's loop in any scrape
+        self._blocks_ms = dict.fromkeys(BLOCK_FIGURES, 0.0)  # the longest of the coordinator's loop in any scrape
         self._figures: dict[str, float] = {}
         self._gateways_cpu_s = 0.0  # of all gateways while it was measured
         self._seconds = 0.0  # measured so far
@@ -265,7 +268,7 @@ class Load:
             if self._profile.seconds >= SCRAPE_EVERY_S:
                 async with aiohttp.ClientSession(trust_env=False) as session:
                     await self._scrape_once(session)  # what happened since the last regular one
-                self._figures[BLOCK_FIGURE] = 1e3 * self._block_s
+                self._figures |= self._blocks_ms
         self._gateways_cpu_s = sum(one.cpu_s() for one in self._gateways) - gateways_before_s
         self._figures |= {"cores": self._watch.cores, "rss_mb": self._watch.rss_mb, "connected": fleet.connected - 1}
         self._figures["gateways_rss_mb"] = sum(one.rss_mb() for one in self._gateways)
@@ -307,7 +310,7 @@ class Load:
                 with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
                     async with session.get(url) as response:
                         text = await response.text()
-                    self._block_s = max(self._block_s, block_s(text))
+                    self._blocks_ms = longer(self._blocks_ms, text)
                     if members(text) >= self._profile.peers:
                         return
                 await asyncio.sleep(SERVED_POLL_S)
@@ -360,7 +363,7 @@ class Load:
             async with session.get(f"{self._coordinator.invite('peer').http_url}/metrics") as response:
                 text = await response.text()
             self._scrapes_s.append(time.monotonic() - began_s)
-            self._block_s = max(self._block_s, block_s(text))
+            self._blocks_ms = longer(self._blocks_ms, text)
 
     async def _wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
         end_s = time.monotonic() + timeout_s
@@ -378,12 +381,11 @@ def members(metrics_text: str) -> int:
     return int(sum(map(float, counts)))
 
 
-def block_s(metrics_text: str) -> float:
-    """Return the longest block of the coordinator's loop in seconds, from its metrics; 0 if they do not hold it."""
-    for line in metrics_text.splitlines():
-        if line.startswith(f"{BLOCK_METRIC} "):
-            return float(line.split()[1])
-    return 0.0
+def longer(blocks_ms: Mapping[str, float], metrics_text: str) -> dict[str, float]:
+    """Return the figures of BLOCK_FIGURES in ms: those before, or what the coordinator's metrics have if it is more."""
+    samples = dict(line.split()[:2] for line in metrics_text.splitlines() if line and not line.startswith("#"))
+    shown_ms = {name: 1e3 * float(samples.get(metric, 0.0)) for name, metric in BLOCK_FIGURES.items()}
+    return {name: max(before_ms, shown_ms[name]) for name, before_ms in blocks_ms.items()}
 
 
 def quantile_ms(seconds: Sequence[float], share: float) -> float:

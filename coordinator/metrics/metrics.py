@@ -115,6 +115,13 @@ class CoordinatorMetrics:
             "Longest time for which the coordinator's event loop served nothing else, in the last 15 to 30 seconds.",
             registry=self.registry,
         ).set_function(lambda: self.loop_blocks.longest_s)
+        self.loop_work = LoopBlocks()
+        Gauge(
+            "rollcast_loop_work_max_seconds",
+            "Most processor time that the coordinator's event loop used in a block and the 20 ms before it, in the last"
+            " 15 to 30 seconds; for the rest of a block it waited for a processor.",
+            registry=self.registry,
+        ).set_function(lambda: self.loop_work.longest_s)
         self.store_free_bytes = Gauge(
             "rollcast_store_free_bytes", "Free bytes on the run folder's disk.", registry=self.registry
         )
@@ -171,7 +178,7 @@ class LoopLag:
 
 
 class LoopBlocks:
-    """Keeps the longest block of the event loop, over this window and the one before.
+    """Keeps the longest block of the event loop, or its work, over this window and the one before.
 
     A scrape every BLOCKS_WINDOW_S seconds, as is usual, misses no block.
     """
@@ -180,12 +187,12 @@ class LoopBlocks:
         self._now_s = self._before_s = 0.0
         self._window_ends_at = 0.0
 
-    def observe(self, late_s: float, at: float) -> None:
-        """Note how late a timer was, in seconds; ``at`` is the loop's time."""
+    def observe(self, seconds: float, at: float) -> None:
+        """Note how late a timer was, or how long the loop worked; ``at`` is the loop's time."""
         if at >= self._window_ends_at:
             self._before_s, self._now_s = self._now_s, 0.0
             self._window_ends_at = at + BLOCKS_WINDOW_S
-        self._now_s = max(self._now_s, late_s)
+        self._now_s = max(self._now_s, seconds)
 
     @property
     def longest_s(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import time
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +72,17 @@ class Background:
                 self._keep_decided(kept)
 
     async def _watch_loop(self) -> None:
-        """Measure how long the loop is blocked: a block delays a short timer by nearly its whole length."""
+        """Measure how long the loop is blocked: a block delays a short timer by nearly its whole length.
+
+        The processor time meanwhile tells what the loop did from what it waited for on a busy machine.
+        """
         loop = asyncio.get_running_loop()
         while True:
-            due_at = loop.time() + LOOP_WATCH_S
+            due_at, used_s = loop.time() + LOOP_WATCH_S, time.thread_time()
             await asyncio.sleep(LOOP_WATCH_S)
             now = loop.time()
             self.metrics.loop_blocks.observe(now - due_at, now)
+            self.metrics.loop_work.observe(time.thread_time() - used_s, now)
 
     def _keep_decided(self, kept: dict[str, str]) -> None:
         """Store the standby set, what the capacity model has learned, and what peers earned, where it has changed."""

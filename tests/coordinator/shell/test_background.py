@@ -19,7 +19,7 @@ def never() -> asyncio.Future[Any]:
 def parts(failures: list[Exception]) -> dict[str, Any]:
     """Return parts that do nothing and never fail."""
     metric = SimpleNamespace(observe=lambda *_: None, set=lambda _: None)
-    names = ("loop_lag_s", "loop_lag", "loop_blocks", "store_free_bytes", "store_refusing")
+    names = ("loop_lag_s", "loop_lag", "loop_blocks", "loop_work", "store_free_bytes", "store_refusing")
     return {
         "config": SimpleNamespace(store=CoordinatorConfig.model_fields["store"].get_default(call_default_factory=True)),
         "folder": SimpleNamespace(events=None),
