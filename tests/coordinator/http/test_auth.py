@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.http import tokens
 from coordinator.http.auth import KEY_NAME, LOOPBACK, STRANGER, Gate, check_access, check_site
 from coordinator.http.routes import Access, Caller
-from coordinator.http.tokens import TOKENS_MAX, TokenBook, operator_key
+from coordinator.http.tokens import TokenBook, operator_key
 from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import MalformedMessage, NotAllowed
 from tests.coordinator.http.serving import KEY, served
@@ -152,12 +153,13 @@ async def test_tokens_outlive_a_restart_and_expire(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_tokens_are_bounded(tmp_path: Path) -> None:
+async def test_tokens_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "TOKENS_MAX", 4)  # each is a commit
     ledger = Ledger.open(tmp_path / "store")
     book = TokenBook(ledger)
-    for number in range(TOKENS_MAX):
+    for number in range(4):
         await book.create(f"t{number}", "viewer", None)
-    with pytest.raises(MalformedMessage, match=str(TOKENS_MAX)):
+    with pytest.raises(MalformedMessage, match="there are 4 valid tokens"):
         await book.create("one-more", "viewer", None)
     await ledger.close()
 
