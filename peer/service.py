@@ -49,7 +49,7 @@ from peer.worker.status import Receiving, WorkerStatus
 from peer.worker.text import RunText
 from peer.worker.uploads import Uploader
 from peer.worker.worker import Worker
-from rollcast.runtime.errors import RollcastError, StoreError
+from rollcast.runtime.errors import RollcastError
 from rollcast.wire.donor_end import RUN_ENDED, remove_end, write_end
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
@@ -165,7 +165,7 @@ class PeerProcess:
             learner_public_key=enrolment.learner_public_key,
             on_complete=self._version_held,
             on_accuse=lambda accusation: self._session.send(pb.PeerMessage(accusation=accusation)),
-            on_give_up=self._cannot_store,
+            on_give_up=self._relay_failed,
             coordinator_host=lambda: self._session.search.current.rpartition(":")[0].strip("[]"),
             identity=place.identity,
         )
@@ -431,7 +431,7 @@ class PeerProcess:
             message.version_held.bytes_received = self._relay.bytes_received(message.version_held.version)
         self._session.send(message)
 
-    def _cannot_store(self, error: StoreError) -> None:
+    def _relay_failed(self, error: Exception) -> None:
         if not self._stop_reason.done():
             self._stop_reason.set_exception(error)
 

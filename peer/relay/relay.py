@@ -43,7 +43,7 @@ from peer.relay.stats import RelayStats, VersionBytes, stats_of
 from peer.relay.versions import OnComplete, RelayVersions
 from peer.transports.transports import transports_of
 from peer.transports.upgrades import Upgrading
-from rollcast.runtime.background import Background
+from rollcast.runtime.background import Background, or_fail
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import Caller, TlsCredentials
@@ -56,7 +56,7 @@ from rollcast.wire.versions.records import VerifiedVersion, verify_announcement
 log = structlog.get_logger()
 
 OnAccuse = Callable[[pb.Accusation], None]
-OnGiveUp = Callable[[StoreError], None]
+OnGiveUp = Callable[[Exception], None]
 
 _TICK_S = 0.05
 _IDLE_TICK_S = 0.25
@@ -87,7 +87,7 @@ class Relay:
         on_complete: called on the event loop when an announced version's state is verified; also for one that the
             store holds already.
         on_accuse: called on the event loop with the report on a peer that sent wrong bytes, for the coordinator.
-        on_give_up: called on the event loop once nothing can be stored.
+        on_give_up: called on the event loop once nothing can be stored, or once periodic work broke, which is a bug.
         coordinator_host: returns the host of the coordinator's address that is in use, on which it depends which
             addresses are dialled.
     """
@@ -166,9 +166,8 @@ class Relay:
         """
         self._versions.restore()
         address = await self.transports.start(self._on_link)
-        self._background.spawn(self._versions.worker.run())
-        self._background.spawn(self._tick())
-        self._background.spawn(self._upgrading.run())
+        for work in (self._versions.worker.run(), self._tick(), self._upgrading.run()):
+            self._background.spawn(or_fail(work, self._on_give_up))
         return address
 
     def apply_plan(self, plan: pb.RelayPlan) -> None:

@@ -21,7 +21,6 @@ from peer.links.direct import DirectTransport
 from peer.links.transport import Link, LinkReceiver
 from peer.relay.core.state.relay_state import RelaySettings
 from peer.relay.relay import Relay
-from rollcast.runtime.errors import StoreError
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, PeerId, StripeId, Version
@@ -91,7 +90,7 @@ class Member:
         )
         self.completed: list[Version] = []
         self.accusations: list[pb.Accusation] = []
-        self.gave_up: list[StoreError] = []
+        self.gave_up: list[Exception] = []
         self.relay = Relay(
             credentials=self.credentials,
             store=self.store,

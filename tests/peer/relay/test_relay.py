@@ -16,6 +16,9 @@ from peer.links.gate import NetworkGate
 from peer.links.stream_link import StreamLink
 from peer.links.transport import Link
 from peer.relay.chunk_memory import ChunkMemory
+from peer.relay.core.core import RelayCore
+from peer.relay.core.state.actions import Action
+from peer.relay.core.state.events import Event
 from peer.relay.relay import tick_pause_s
 from peer.transports.transports import Transports
 from rollcast.runtime.errors import RollcastError, WrongKey
@@ -277,7 +280,21 @@ async def test_a_disk_that_stays_full_ends_the_relay(tmp_path: Path, monkeypatch
         world.announce(published)
         await until(lambda: a.gave_up)
         assert a.relay.stats().store_failure.startswith("cannot store version 0: disk full: ")
-        assert "cannot store version 0" in a.gave_up[0].what
+        assert "cannot store version 0" in str(a.gave_up[0])
+
+
+async def test_a_bug_in_what_is_done_regularly_ends_the_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay without ticks would ask for nothing that is late, and say nothing about it."""
+
+    def breaks(_core: RelayCore, event: Event, now: float) -> list[Action]:
+        raise AssertionError(event, now)
+
+    async with relay_world(tmp_path) as world:
+        (a,) = await world.add("a")
+        monkeypatch.setattr(RelayCore, "handle", breaks)
+        await until(lambda: a.gave_up)
+        assert isinstance(a.gave_up[0], AssertionError)
+        monkeypatch.undo()
 
 
 async def test_a_disk_that_changes_bytes_causes_no_accusation(tmp_path: Path) -> None:
