@@ -20,7 +20,6 @@ _BUSY_CHUNKS_MOST = 8
 # and after _STALL_TIMES_MOST times that timeout at the latest.
 _STALL_CHUNKS = 16
 _STALL_TIMES_MOST = 4.0
-_PACE_CHUNKS_LEAST = 16
 
 
 def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -64,12 +63,7 @@ def _stalled_after_s(state: RelayState, encoding: EncodingState, now: float) -> 
     Where chunks take long, sources that are only slow would be given up, and further holders dialled in their place.
     """
     stall_s = state.settings.stall_timeout_s
-    return min(_STALL_TIMES_MOST * stall_s, max(stall_s, _STALL_CHUNKS * _pace_s(encoding, now)))
-
-
-def _pace_s(encoding: EncodingState, now: float) -> float:
-    """Return the seconds that a chunk takes to come; 0 before so many came that it is known."""
-    return encoding.pace_s(now) if encoding.have.count >= _PACE_CHUNKS_LEAST else 0.0
+    return min(_STALL_TIMES_MOST * stall_s, max(stall_s, _STALL_CHUNKS * encoding.known_pace_s(now)))
 
 
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -111,7 +105,7 @@ def source_declines(state: RelayState, event: DeclineReceived, now: float) -> No
     if encoding is None or source is None:
         return
     doublings = 0 if encoding.ending else min(source.declined, _BUSY_DOUBLINGS_MOST)
-    busy_s = min(_BUSY_S * 2.0**doublings, max(_BUSY_S, _BUSY_CHUNKS_MOST * _pace_s(encoding, now)))
+    busy_s = min(_BUSY_S * 2.0**doublings, max(_BUSY_S, _BUSY_CHUNKS_MOST * encoding.known_pace_s(now)))
     source.busy_until_s = now + busy_s
     source.declined += 1
     source.unanswered, source.answered_at_s = 0, now

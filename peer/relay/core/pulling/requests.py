@@ -25,6 +25,8 @@ _HEDGE_SERVICES_AT_END = 1.5
 _HEDGE_SERVICES_UNKNOWN = 2.0
 # What is left of the paces of a rank after the last source may round to 0.
 _PACE_LEAST = 1e-9
+# Chunks take long where each needs the time of two ticks.
+_LONG_PACE_S = 0.1
 # The service time of a source before any has answered.
 _UNKNOWN_SERVICE_S = 0.25
 
@@ -36,7 +38,7 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Request missing and late chunks, from each source its share and no more than its window allows."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
-    if not any(_may_be_asked(source, now) for source in encoding.sources.values()):
+    if not any(_may_be_asked(encoding, source, now) for source in encoding.sources.values()):
         return
     missing = encoding.have.missing_below(late_below(state, encoding, now))
     on_disk = _on_disk(state, encoding)
@@ -91,6 +93,8 @@ def _choose(
     """
     missing, asked, late = chunks
     source = encoding.sources[link_id]
+    if not _may_be_asked(encoding, source, now):
+        return []  # another one that declined was asked just now
     most = min(_spare(source), share, REQUEST_CHUNKS_MAX)
     mine = missing & (source.claimed or 0)
     if not mine:
@@ -105,6 +109,8 @@ def _choose(
             source.answered_at_s = now
         for index in chosen:
             source.requested[index] = now
+        if source.declined:
+            encoding.insisted_at_s = now
         state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
     return chosen
 
@@ -118,9 +124,16 @@ def _on_disk(state: RelayState, encoding: EncodingState) -> int:
     return chunks
 
 
-def _may_be_asked(source: Source, now: float) -> bool:
-    """Return whether a source claims chunks, has room for requests, and declined none a moment ago."""
-    return source.claimed is not None and _spare(source) > 0 and source.busy_until_s <= now
+def _may_be_asked(encoding: EncodingState, source: Source, now: float) -> bool:
+    """Return whether a source claims chunks, has room for requests, and declined none a moment ago.
+
+    Where chunks take long, sources that declined are asked again one at a time, in the time that a chunk takes to come:
+    while all uplinks are full each of them declines, and requests and refusals would take the place of chunks.
+    """
+    if source.claimed is None or _spare(source) <= 0 or source.busy_until_s > now:
+        return False
+    pace_s = encoding.known_pace_s(now)
+    return not source.declined or pace_s < _LONG_PACE_S or now - encoding.insisted_at_s >= pace_s
 
 
 def _spare(source: Source) -> int:
@@ -148,7 +161,7 @@ def _in_order(
         distance = _distance(link) if joining else 0
         if link.role in _REACHED and distance > reach:
             continue
-        if _may_be_asked(source, now):
+        if _may_be_asked(encoding, source, now):
             rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2), distance
             ranks.setdefault(rank, []).append(link_id)
     return [sorted(ranks[rank], key=lambda one: (-paces[one], one)) for rank in sorted(ranks)]

@@ -166,6 +166,8 @@ class Source:
     unanswered: int = 0  # times in a row that its requests were given up
 
 
+# Chunks that must have come, or been given out, before their pace is meaningful.
+_PACE_CHUNKS_LEAST = 16
 # The last share of an encoding: reports of what is held are sent more often, so that the last chunks are found quickly.
 _END_SHARE = 0.08
 
@@ -187,6 +189,7 @@ class EncodingState:
     pushed_at_s: float = 0.0  # when the last pushed chunk came, or the announcement
     came_at_s: float = 0.0  # when the last new chunk came, or the announcement
     searched_at_s: float = 0.0  # when the last new chunk came, or further sources were last asked because none came
+    insisted_at_s: float = 0.0  # when a source that had declined was last asked again
     all_claimed_at_s: float = 0.0  # when a source first claimed to hold all of it; 0: none has
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
@@ -216,14 +219,14 @@ class EncodingState:
         """Return the seconds that a chunk took to come on average, since the announcement."""
         return (now - self.announced_at_s) / max(1, self.have.count)
 
+    def known_pace_s(self, now: float) -> float:
+        """Return the same; 0 before so many chunks came that it is known."""
+        return self.pace_s(now) if self.have.count >= _PACE_CHUNKS_LEAST else 0.0
+
     @property
     def ending(self) -> bool:
         """Return whether little of it is missing, so that it is time to learn which peers hold the rest."""
         return self.have.count >= self.have.size * (1.0 - _END_SHARE)
-
-
-# Chunks to give out before a broadcast's pace is meaningful.
-_PACE_CHUNKS_LEAST = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,22 @@ def test_a_source_that_declines_again_is_spared_for_longer_until_it_answers() ->
         assert steps.wait(0.15) == [request(A, 0, 1, 2, 3)]
     steps.chunk(A, 0)
     steps.tell(DeclineReceived(LinkId(A), KEY, (1, 2, 3)))
-    assert steps.wait(0.35) == [request(A, 1, 2, 3)]
+    assert steps.ticks(0.2) == []
+    assert steps.wait(0.3) == [request(A, 1, 2, 3)]
+
+
+def test_sources_that_declined_are_asked_again_one_for_each_chunk_that_comes() -> None:
+    steps = peer(40, pushed=False)
+    for index in range(4, 20):
+        steps.now += 1.0
+        steps.chunk(B, index)
+    has(steps, A, *range(4), chunks=40)
+    has(steps, B, *range(4), chunks=40)
+    steps.tell(DeclineReceived(LinkId(A), KEY, (0, 1, 2, 3)))
+    steps.tell(DeclineReceived(LinkId(B), KEY, (0, 1, 2, 3)))
+    asked = [one.link for _ in range(40) for one in steps.ticks(0.05) if isinstance(one, SendRequest)]
+    assert len(asked) == 2, "both could be asked again after 0.3 s"
+    assert set(asked) == {A, B}
 
 
 def test_a_source_is_not_spared_for_longer_than_some_chunks_take() -> None:
