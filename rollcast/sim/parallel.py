@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from functools import partial
+from threading import Lock, Thread
 from typing import Any
 
 from rollcast.runtime.errors import ProcessFailed
 
 _STDERR_KEPT = 2000  # characters of a failed process's last words
+_LINES_KEPT = 100
+_PROGRESS = "progress "  # begins a line on stderr that tells the share of a process's work that is done
 
 
 def cores() -> int:
@@ -21,19 +25,32 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def documents(commands: Sequence[Sequence[str]], processes: int) -> Iterator[dict[str, Any]]:
+def tell_progress(share: float) -> None:
+    """Tell the process that reads this one's document how much of the work is done."""
+    sys.stderr.write(f"{_PROGRESS}{share:.4f}\n")
+    sys.stderr.flush()
+
+
+def _no_progress(_place: int, _share: float) -> None:
+    pass
+
+
+def documents(
+    commands: Sequence[Sequence[str]], processes: int, progress: Callable[[int, float], None] = _no_progress
+) -> Iterator[dict[str, Any]]:
     """Run each command with this interpreter, and yield the JSON object that it prints, in the order of the commands.
 
     Args:
         commands: arguments of ``python``, for each process.
         processes: the most that run at once.
+        progress: called on other threads with the place of a command and the share that it has told (tell_progress).
 
     Raises:
         ProcessFailed: a process printed no JSON object. Those that still run are ended.
     """
     running, lock, ended = set[subprocess.Popen[str]](), Lock(), [False]
 
-    def run(command: Sequence[str]) -> dict[str, Any]:
+    def run(place: int, command: Sequence[str]) -> dict[str, Any]:
         with lock:
             if ended[0]:
                 return {}
@@ -41,21 +58,37 @@ def documents(commands: Sequence[Sequence[str]], processes: int) -> Iterator[dic
                 [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             running.add(process)
-        printed, errors = process.communicate()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        words = deque[str](maxlen=_LINES_KEPT)
+        follower = Thread(target=_follow, args=(process.stderr, words, partial(progress, place)))
+        with process:
+            follower.start()
+            printed = process.stdout.read()
+            follower.join()
         with lock:
             running.discard(process)
         try:
             document: dict[str, Any] = json.loads(printed)
         except ValueError:
-            cause = errors[-_STDERR_KEPT:].strip() or f"exit status {process.returncode}"
+            cause = "".join(words)[-_STDERR_KEPT:].strip() or f"exit status {process.returncode}"
             raise ProcessFailed("a simulation failed", cause=cause, fix="repeat it alone") from None
         return document
 
     with ThreadPoolExecutor(max(1, processes)) as pool:
         try:
-            yield from pool.map(run, commands)
+            yield from pool.map(run, range(len(commands)), commands)
         finally:
             with lock:
                 ended[0] = True
                 for process in running:
                     process.kill()
+
+
+def _follow(lines: Iterable[str], words: deque[str], progress: Callable[[float], None]) -> None:
+    """Report the progress in what a process prints on stderr, and keep the last of its other lines."""
+    for line in lines:
+        if line.startswith(_PROGRESS):
+            progress(float(line.removeprefix(_PROGRESS)))
+        else:
+            words.append(line)

@@ -28,9 +28,10 @@ from coordinator.core.events.events import Event
 from coordinator.core.events.restored import Restored
 from rollcast.runtime.errors import ConfigError
 from rollcast.sim import compiled
-from rollcast.sim.fleet import Fleet
+from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.peer import PeerNode
+from rollcast.sim.parallel import tell_progress
 from rollcast.sim.scenario import paced
 from rollcast.sim.simulation import rare_collections
 
@@ -172,11 +173,13 @@ def simulate_scale(
     seed: int,
     spot: Spot | None = None,
     usd_per_peer_hour: float = 0.0,
+    progress: Progress | None = None,
 ) -> ScalePoint:
     """Simulate a fleet a quarter larger than its learner needs, and return what was found after the warm-up.
 
     Args:
         spot: the record of a spot market that the fleet follows; None for none.
+        progress: called with the share that is simulated, as that grows.
 
     Raises:
         ValueError: there is no peer, no time, or less than no churn.
@@ -184,7 +187,7 @@ def simulate_scale(
     if peers < 1 or min(minutes, warm_up_minutes) <= 0.0 or churn < 0.0:
         raise ValueError("a study needs at least one peer, some minutes after some minutes of warm-up, and churn >= 0")
     with rare_collections():
-        return _simulate(peers, churn, minutes, warm_up_minutes, seed, spot, usd_per_peer_hour)
+        return _simulate(peers, churn, minutes, warm_up_minutes, seed, spot, usd_per_peer_hour, progress)
 
 
 class _Market:
@@ -229,6 +232,7 @@ def _simulate(
     seed: int,
     spot: Spot | None,
     usd_per_peer_hour: float,
+    progress: Progress | None,
 ) -> ScalePoint:
     settings = paced(peers)
     fleet = Fleet(settings, seed, TimedCoordinator)
@@ -239,10 +243,11 @@ def _simulate(
             fleet.preempt(peer, churn * PREEMPTIONS_PER_HOUR / 3600.0, AWAY_S)
     if spot is not None:
         _Market(fleet, spot.record)
-    fleet.run(warm_up_minutes * 60.0)
+    warm_up_share = warm_up_minutes / (warm_up_minutes + minutes)
+    fleet.run(warm_up_minutes * 60.0, progress and (lambda share: progress(share * warm_up_share)))
     before = _Count.of(fleet, coordinator)
     coordinator.timed.block_s_max, coordinator.timed.block_event = 0.0, ""
-    fleet.run(minutes * 60.0)
+    fleet.run(minutes * 60.0, progress and (lambda share: progress(warm_up_share + share * (1.0 - warm_up_share))))
     found = _Count.of(fleet, coordinator).since(before)
     seconds, ended = minutes * 60.0, found.trained + found.too_old
     peer_hours = found.peer_s / 3600.0 / found.accepted * 1e3 if found.accepted else 0.0
@@ -348,7 +353,8 @@ def command(
 
 def main(options: str, spot: str = "") -> None:
     """Simulate one point and print it as JSON."""
-    point = simulate_scale(**json.loads(options), spot=read_spot(Path(spot)) if spot else None)
+    record = read_spot(Path(spot)) if spot else None
+    point = simulate_scale(**json.loads(options), spot=record, progress=tell_progress)
     json.dump(point.to_json(), sys.stdout)
 
 

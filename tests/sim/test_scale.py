@@ -79,9 +79,19 @@ def test_a_point_is_simulated_in_a_process_of_its_own(tmp_path: Path) -> None:
     path.write_text("0,3\n60000,3\n")
     asked = command(8, 4.0, minutes=12.0, warm_up_minutes=6.0, seed=1, spot=path, usd=1.0)
     (document,) = documents([asked], 1)
+    shares: list[float] = []
     here = simulate_scale(
-        8, 4.0, minutes=12.0, warm_up_minutes=6.0, seed=1, spot=read_spot(path), usd_per_peer_hour=1.0
+        8,
+        4.0,
+        minutes=12.0,
+        warm_up_minutes=6.0,
+        seed=1,
+        spot=read_spot(path),
+        usd_per_peer_hour=1.0,
+        progress=shares.append,
     )
+    assert 0.0 < shares[0] < 1 / 3 < shares[-1] < 1.0
+    assert shares == sorted(shares)
     assert as_simulated(ScalePoint(**document)) == as_simulated(here)
     assert json.loads(json.dumps(here.to_json())) == here.to_json()
 

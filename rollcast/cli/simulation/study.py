@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 EXIT_VIOLATED = 1
 USD_PER_PEER_HOUR = 0.40
 """Of a peer while it runs, unless another price is given: a rented RTX 4090 (capacity/catalogue/data/prices)."""
+
+_TELL_EVERY_S = 30.0
 
 app = App(name="study", help="Simulate many fleets and compare them.", help_format="plaintext")
 
@@ -98,8 +101,9 @@ def scale(
     keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values(), *cores_used]) for cell in cells}
     missing = [cell for cell in cells if keys[cell] not in known]
     commands = [command(*cell, **fixed, spot=spot, usd=usd_per_hour, with_compiled=compiled) for cell in missing]
-    sys.stderr.write(f"simulating {len(missing)} fleets, in {processes or cores()} processes\n")
-    for cell, found in zip(missing, documents(commands, processes or cores()), strict=True):
+    at_once = processes or cores()
+    sys.stderr.write(f"simulating {len(missing)} fleet{'s' * (len(missing) != 1)}, at most {at_once} at once\n")
+    for cell, found in zip(missing, documents(commands, at_once, _Progress(missing)), strict=True):
         sys.stderr.write(f"simulated {cell[0]} peers at churn {cell[1]:g}\n")
         known[keys[cell]] = ScalePoint(**found)
         if results is not None:
@@ -114,6 +118,25 @@ def scale(
     else:
         _show(points)
     return EXIT_VIOLATED if any(point.violations for point in points) else 0
+
+
+class _Progress:
+    """Prints once in a while how far each fleet is: large ones take hours.
+
+    Args:
+        cells: number of peers and churn of each fleet.
+    """
+
+    def __init__(self, cells: Sequence[tuple[int, float]], now: Callable[[], float] = time.monotonic) -> None:
+        self._cells = cells
+        self._now = now
+        self._told_s = dict.fromkeys(cells, now())
+
+    def __call__(self, place: int, share: float) -> None:
+        cell, now_s = self._cells[place], self._now()
+        if now_s - self._told_s[cell] >= _TELL_EVERY_S:
+            self._told_s[cell] = now_s
+            sys.stderr.write(f"{cell[0]} peers at churn {cell[1]:g}: {share:.0%}\n")
 
 
 def _read(results: Path) -> dict[str, ScalePoint]:

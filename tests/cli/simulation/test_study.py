@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.cli.simulation.study import app
+from rollcast.cli.simulation.study import _Progress, app
 from rollcast.runtime.errors import ConfigError
 
 SMALL = ["scale", "--peers", "4,8", "--churn", "4", "--minutes", "6", "--warm-up-minutes", "6"]
@@ -22,6 +22,15 @@ def test_it_prints_a_row_for_each_fleet_and_draws_them(capsys: pytest.CaptureFix
     assert max(map(len, printed.out.splitlines())) <= 80
     assert printed.err.splitlines()[-1] == "simulated 8 peers at churn 4"
     assert plot.read_text().startswith("<?xml")
+
+
+def test_it_tells_every_half_minute_how_far_each_fleet_is(capsys: pytest.CaptureFixture[str]) -> None:
+    times_s = iter([0.0, 20.0, 31.0, 32.0, 45.0, 62.0])
+    progress = _Progress([(100, 1.0), (1000, 4.0)], lambda: next(times_s))
+    for place, share in ((0, 0.1), (0, 0.2), (1, 0.015), (0, 0.3), (0, 0.4)):
+        progress(place, share)
+    told = ["100 peers at churn 1: 20%", "1000 peers at churn 4: 2%", "100 peers at churn 1: 40%"]
+    assert capsys.readouterr().err.splitlines() == told
 
 
 def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
