@@ -344,7 +344,8 @@ class CoordinatorCore:
     def _dispatch(self, event: Event, now: float) -> list[Action]:
         match event:  # the most frequent ones first
             case HeartbeatReceived():
-                return self._presence.heartbeat(event, now)
+                told = lifecycle.announce_on(self._state, lifecycle.ANNOUNCED_WITH_A_HEARTBEAT)
+                return told + self._presence.heartbeat(event, now)
             case RolloutReceived():
                 self._state.members.seen(event.peer_id, now)
                 if self._state.evaluations.concerns((event.rollout.lease_id, event.rollout.sample_index)):
@@ -475,7 +476,7 @@ class CoordinatorCore:
 
     def _tick(self, now: float) -> list[Action]:
         state = self._state
-        actions = self._presence.drop_silent(now) + lifecycle.announce_on(state)
+        actions = self._presence.drop_silent(now) + lifecycle.announce_on(state, lifecycle.ANNOUNCED_AT_ONCE)
         if state.late_wait.running:
             actions += rollouts.form_batch(state, now)
         actions += self._traversal.tick(now)

@@ -25,6 +25,7 @@ from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import (
     World,
     announced,
+    heartbeat,
     held,
     joined,
     only,
@@ -143,17 +144,19 @@ def test_uploads_answered_by_an_earlier_coordinator_get_the_same_answer() -> Non
     assert answer("b", 3) == answer("a", 5) == (False, "fenced")
 
 
-def test_a_version_is_announced_to_a_large_fleet_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_announced_to_a_large_fleet_over_ticks_and_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that left meanwhile are passed over, and those that joined meanwhile hear of it once, when they join."""
     monkeypatch.setattr(lifecycle, "ANNOUNCED_AT_ONCE", 2)
+    monkeypatch.setattr(lifecycle, "ANNOUNCED_WITH_A_HEARTBEAT", 1)
     core = CoordinatorCore(settings())
     core.handle(joined("origin", role="origin"), 0.0)
-    for name in ("a", "b", "c", "d"):
+    for name in ("a", "b", "c", "d", "f"):
         core.handle(joined(name), 0.0)
     first = only(core.handle(announced(0), 0.0), SendAnnouncement)
     core.handle(PeerLeft(PeerId("b"), "gone"), 0.0)
     new = only(core.handle(joined("e"), 0.0), SendAnnouncement)
-    further = [only(core.handle(Tick(), 0.2), SendAnnouncement) for _ in range(3)]
+    beat = heartbeat("a")
+    further = [only(core.handle(event, 0.2), SendAnnouncement) for event in (beat, Tick(), beat, Tick())]
     assert [one.peer_id for one in first] == ["origin", "a"]
     assert [one.peer_id for one in new] == ["e"]
-    assert [[one.peer_id for one in sent] for sent in further] == [["c"], ["d"], []]
+    assert [[one.peer_id for one in sent] for sent in further] == [[], ["c", "d"], ["f"], []]
