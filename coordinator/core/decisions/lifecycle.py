@@ -75,6 +75,8 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
 
 def announce_on(state: CoreState, most: int) -> list[Action]:
     """Announce versions to the next members that have not been told; those that joined since were told then."""
+    if not state.to_announce:  # as at nearly every heartbeat
+        return []
     next_ones = [state.to_announce.popleft() for _ in range(min(most, len(state.to_announce)))]
     if state.ended:
         return []
