@@ -132,8 +132,10 @@ def _may_be_asked(encoding: EncodingState, source: Source, now: float) -> bool:
     """
     if source.claimed is None or _spare(source) <= 0 or source.busy_until_s > now:
         return False
+    if not source.declined:
+        return True
     pace_s = encoding.known_pace_s(now)
-    return not source.declined or pace_s < _LONG_PACE_S or now - encoding.insisted_at_s >= pace_s
+    return pace_s < _LONG_PACE_S or now - encoding.insisted_at_s >= pace_s
 
 
 def _spare(source: Source) -> int:
