@@ -119,7 +119,7 @@ class CoordinatorMetrics:
         Gauge(
             "rollcast_loop_work_max_seconds",
             "Most processor time that the coordinator's event loop used in a block and the 20 ms before it, in the last"
-            " 15 to 30 seconds; for the rest of a block it waited for a processor.",
+            " 15 to 30 seconds; for the rest of a block it waited for a processor or for another thread.",
             registry=self.registry,
         ).set_function(lambda: self.loop_work.longest_s)
         self.store_free_bytes = Gauge(
