@@ -19,7 +19,6 @@ from jax.sharding import Mesh, PartitionSpec
 from rollcast.policy.kernels.cudnn import cudnn_attention, refusal
 from rollcast.policy.kernels.dense import attend_where, within_segments
 from rollcast.policy.kernels.flash import flash_attention
-from rollcast.policy.kernels.splash import splash_attention, splash_block
 from rollcast.policy.shapes import head_copies
 
 #: Takes the layer's index (an int, or i32 in a loop over layers), queries, keys and values; returns the values mixed
@@ -77,6 +76,9 @@ def segment_attend(
                 compute = functools.partial(cudnn_attention, packed=packed)
                 return _on_mesh(_in_tiles(compute, _TILE), queries, keys, values, segments, mesh)
             case "splash":
+                # Pallas, which only TPUs need here, takes half a second and 16 MiB to import.
+                from rollcast.policy.kernels.splash import splash_attention, splash_block
+
                 block = splash_block(queries.shape[1])
                 compute = functools.partial(splash_attention, block=block)
                 return _on_mesh(_in_tiles(compute, block), queries, keys, values, segments, mesh)

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from rollcast.policy import attention
 from rollcast.policy.attention import Device, KernelChoice, kernel_for, segment_attend
+from rollcast.policy.kernels import splash
 from rollcast.policy.shapes import head_copies
 
 CPU, TPU = Device("cpu"), Device("tpu")
@@ -85,7 +86,7 @@ def test_kernels_are_lowered_for_key_heads_that_the_mesh_does_not_divide(
         assert queries.shape[1] % 128 == 0
         return queries
 
-    monkeypatch.setattr(attention, "splash_attention", plain)
+    monkeypatch.setattr(splash, "splash_attention", plain)
     monkeypatch.setattr(attention, "cudnn_attention", plain)
     mesh = AbstractMesh((2, 1, tensor), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     queries, keys = (jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (4, 2))

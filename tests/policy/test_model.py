@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -136,3 +138,9 @@ def test_bfloat16_computes_in_bfloat16_with_float32_logits() -> None:
     exact = reference_logits(config, params, TOKENS)
     assert logits.dtype == jnp.float32
     assert 1e-5 < np.abs(logits[0] - exact).max() < 0.2
+
+
+def test_a_model_without_experts_does_not_need_the_compiler_of_gpu_kernels() -> None:
+    script = "import sys, rollcast.policy.model; print('jax.experimental.pallas' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert result.stdout.strip() == "False"

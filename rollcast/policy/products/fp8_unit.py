@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import structlog
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec
 
 from rollcast.policy.products.quantise import ALONG_COLUMNS, ALONG_ROWS, GROUP, Quantised, dequantise, quantise
@@ -111,6 +109,10 @@ def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> j
     ``left`` has groups along its columns; ``right`` has groups along its rows, or square blocks. ``interpret`` runs the
     kernel on any device, slowly.
     """
+    # Only machines with such a unit need Pallas, which takes half a second and 16 MiB to import.
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
     (rows, inner), columns = left.codes.shape, right.codes.shape[1]
     tiles = [-(-size // GROUP) for size in (rows, inner, columns)]
     own = jnp.repeat(right.exponents, GROUP, axis=1)[:, :columns] if _is_blocks(right) else right.exponents
@@ -140,6 +142,7 @@ def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> j
 
 def _tile(left: Any, left_scales: Any, right: Any, right_scales: Any, out: Any, *, steps: int) -> None:
     """Compute one 128 x 128 tile of the product into ``out``; the scales are f32 [steps, 128]."""
+    from jax.experimental import pallas as pl
 
     def step(index: jax.Array, total: jax.Array) -> jax.Array:
         inner = pl.ds(index * GROUP, GROUP)

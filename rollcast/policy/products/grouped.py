@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rollcast.policy.kernels.grouped import is_available, multiply, multiply_rows
 from rollcast.policy.products.linear import Flow, carried
 from rollcast.policy.products.quantise import (
     ALONG_COLUMNS,
@@ -148,7 +148,7 @@ def _forward(x: jax.Array, values: jax.Array, sizes: jax.Array, flow: Flow) -> j
 def _times(x: jax.Array, kernels: jax.Array, sizes: jax.Array, dtype: Any) -> jax.Array:
     """Return x [rows, inputs] @ kernels [experts, inputs, outputs], [rows, outputs] in ``dtype``."""
     return _by_platform(
-        functools.partial(multiply, dtype=dtype),
+        functools.partial(_nvidia_kernels().multiply, dtype=dtype),
         functools.partial(jax.lax.ragged_dot, preferred_element_type=dtype),
         (x, kernels, sizes),
     )
@@ -157,7 +157,7 @@ def _times(x: jax.Array, kernels: jax.Array, sizes: jax.Array, dtype: Any) -> ja
 def _times_transposed(dy: jax.Array, kernels: jax.Array, sizes: jax.Array, dtype: Any) -> jax.Array:
     """Return dy [rows, outputs] @ the transposes of kernels [experts, inputs, outputs], [rows, inputs] in ``dtype``."""
     return _by_platform(
-        functools.partial(multiply, dtype=dtype, transposed=True),
+        functools.partial(_nvidia_kernels().multiply, dtype=dtype, transposed=True),
         functools.partial(
             jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=_TRANSPOSED, preferred_element_type=dtype
         ),
@@ -168,7 +168,7 @@ def _times_transposed(dy: jax.Array, kernels: jax.Array, sizes: jax.Array, dtype
 def _transposed_times(x: jax.Array, dy: jax.Array, sizes: jax.Array) -> jax.Array:
     """Return for each expert the transpose of its rows of x [rows, inputs] @ those of dy [rows, outputs], f32."""
     return _by_platform(
-        multiply_rows,
+        _nvidia_kernels().multiply_rows,
         functools.partial(
             jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=_BY_ROWS, preferred_element_type=jnp.float32
         ),
@@ -176,8 +176,15 @@ def _transposed_times(x: jax.Array, dy: jax.Array, sizes: jax.Array) -> jax.Arra
     )
 
 
+def _nvidia_kernels() -> ModuleType:
+    """Import the kernels, and with them Pallas: only models with experts spend half a second and 16 MiB on it."""
+    from rollcast.policy.kernels import grouped
+
+    return grouped
+
+
 def _by_platform(on_nvidia: Product, elsewhere: Product, operands: tuple[jax.Array, ...]) -> jax.Array:
-    if not is_available():
+    if not _nvidia_kernels().is_available():
         return elsewhere(*operands)
     product: jax.Array = jax.lax.platform_dependent(*operands, cuda=on_nvidia, default=elsewhere)
     return product

@@ -10,7 +10,6 @@ import jax
 from rollcast.policy.attention import kernel_here
 from rollcast.policy.compilation import MatmulPrecision
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.kernels import grouped
 from rollcast.policy.products import fp8_unit
 
 #: Device files of accelerators that jax may have been installed without -> what the accelerator is, and the extra.
@@ -110,6 +109,8 @@ def _experts_reason(config: ModelConfig, platform: str) -> str:
     """Return why the products of experts are not computed by a better unit or kernel; empty if there is no reason."""
     if not config.experts:
         return ""
+    from rollcast.policy.kernels import grouped  # see rollcast.policy.products.grouped
+
     if platform == "cpu" or not grouped.is_available():
         return "XLA multiplies every token with every expert here"
     if config.precision == "fp8":
