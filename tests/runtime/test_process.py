@@ -212,6 +212,25 @@ def test_large_blocks_are_mapped_by_themselves(mode: str, mapped: str) -> None:
     assert subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == mapped
 
 
+FREED_SCRIPT = """
+import psutil
+from rollcast.runtime.process import return_free_memory
+
+blocks = [bytearray(1000) for _ in range(20_000)]
+top = bytearray(1000)  # what lies below it stays with the heap
+blocks.clear()
+before = psutil.Process().memory_info().rss
+return_free_memory()
+print(before - psutil.Process().memory_info().rss > 10 << 20)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this libc keeps what is free")
+def test_free_memory_is_returned() -> None:
+    script = [sys.executable, "-c", FREED_SCRIPT]
+    assert subprocess.run(script, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == "True"
+
+
 def test_garbage_of_long_sessions_is_collected_in_small_steps() -> None:
     before = gc.get_threshold()
     try:
