@@ -149,7 +149,7 @@ class FileWeights(Repeated):
         self._block[self._rng.choice(len(self._block), count, replace=False)] += 1
 
     def block(self) -> memoryview:
-        return memoryview(self._block).cast("B")  # no copy: a version is written before the next step
+        return self._block.data.cast("B")  # no copy: a version is written before the next step
 
 
 class NoiseLearner:
