@@ -26,28 +26,52 @@ _Entry = tuple[float, int, Call, tuple[Any, ...], Owner | None, int]
 class Agenda:
     """The queue of scheduled calls, ordered by time and then by order of scheduling.
 
+    Calls of the present second are in a heap, those of each later second in a list, which is sorted when that second
+    begins: with 10,000 peers, one heap of all calls took a tenth of a simulation's time.
+
     Attributes:
         now: virtual seconds since the simulation began; it never decreases.
         done: calls made so far.
     """
 
-    __slots__ = ("_count", "_heap", "done", "now")
+    __slots__ = ("_count", "_heap", "_later", "_second", "_seconds", "done", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.done = 0  # calls made so far
-        self._heap: list[_Entry] = []
+        self._heap: list[_Entry] = []  # calls up to the end of ``_second``
+        self._second = 0
+        self._later: dict[int, list[_Entry]] = {}  # by second
+        self._seconds: list[int] = []  # the keys of ``_later``, as a heap
         self._count = 0
 
     def after(self, seconds: float, call: Call, *arguments: Any) -> None:
         """Schedule a call ``seconds`` from now."""
         self._count = count = self._count + 1
-        heapq.heappush(self._heap, (self.now + seconds, count, call, arguments, None, 0))
+        self._add((self.now + seconds, count, call, arguments, None, 0))
 
     def after_in_life(self, seconds: float, owner: Owner, call: Call, arguments: tuple[Any, ...]) -> None:
         """Schedule a call ``seconds`` from now, which is made only if the owner's present life still goes on then."""
         self._count = count = self._count + 1
-        heapq.heappush(self._heap, (self.now + seconds, count, call, arguments, owner, owner.life))
+        self._add((self.now + seconds, count, call, arguments, owner, owner.life))
+
+    def _add(self, entry: _Entry) -> None:
+        second = int(entry[0])
+        if second <= self._second:
+            heapq.heappush(self._heap, entry)
+        elif second in self._later:
+            self._later[second].append(entry)
+        else:
+            self._later[second] = [entry]
+            heapq.heappush(self._seconds, second)
+
+    def _is_due(self, until_s: float) -> bool:
+        """Return whether a call is due until then; it is the first one of the heap."""
+        if not self._heap and self._seconds and self._seconds[0] <= until_s:
+            self._second = heapq.heappop(self._seconds)
+            self._heap.extend(self._later.pop(self._second))
+            self._heap.sort()
+        return bool(self._heap) and self._heap[0][0] <= until_s
 
     def run(self, until_s: float, done: Callable[[], bool] | None = None) -> bool:
         """Make the scheduled calls until ``done`` holds, checked after each call, or until virtual time ``until_s``.
@@ -61,7 +85,7 @@ class Agenda:
         heap, pop = self._heap, heapq.heappop
         if done():
             return True
-        while heap and heap[0][0] <= until_s:
+        while self._is_due(until_s):
             self._make(pop(heap))
             self.done += 1
             if done():
@@ -72,7 +96,7 @@ class Agenda:
     def _run_all(self, until_s: float) -> None:
         heap, pop, made = self._heap, heapq.heappop, 0
         try:
-            while heap and heap[0][0] <= until_s:
+            while (heap and heap[0][0] <= until_s) or self._is_due(until_s):
                 self.now, _, call, arguments, owner, life = pop(heap)
                 made += 1
                 if owner is None or (owner.takes_calls and owner.life == life):

@@ -14,6 +14,22 @@ def started() -> tuple[Agenda, Process]:
     return agenda, process
 
 
+def test_calls_are_made_by_time_and_at_the_same_time_in_order_of_scheduling() -> None:
+    agenda, seen = Agenda(), list[str]()
+    for seconds, name in ((70.2, "f"), (0.5, "b"), (2.0, "d"), (0.5, "c"), (2.0, "e"), (0.25, "a")):
+        agenda.after(seconds, seen.append, name)
+    agenda.after(0.5, lambda: agenda.after(0.0, seen.append, "now"))
+    agenda.after(0.5, lambda: agenda.after(1.5, seen.append, "at 2 s"))
+    agenda.run(1.9)
+    assert seen == ["a", "b", "c", "now"]
+    assert agenda.now == 1.9
+    agenda.after(0.05, seen.append, "at 1.95 s")
+    assert not agenda.run(70.1, lambda: False)
+    assert seen[4:] == ["at 1.95 s", "d", "e", "at 2 s"]
+    assert agenda.run(100.0, lambda: "f" in seen)
+    assert agenda.now == 70.2
+
+
 def test_a_scheduled_call_dies_with_its_life() -> None:
     agenda, process = started()
     seen: list[str] = []
