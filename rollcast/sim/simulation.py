@@ -22,7 +22,7 @@ _BUGS = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, Typ
 DRAIN_S = 12.0  # seconds for peers to drain after the run ends
 # Fleets live until their simulation ends, and events leave few cycles. With the default thresholds the collector scans
 # the whole fleet again and again: a third of the CPU time at 1,000 peers, and the more the larger the fleet.
-_GC_THRESHOLDS = (200_000, 10, 10)
+_GC_THRESHOLDS = (1_000_000, 10, 10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,10 @@ def _less(counts: dict[_KeyT, int], key: _KeyT) -> None:
         counts.pop(key, None)
 
 
+def _discard(_: Any) -> None:
+    """Deliver nothing: the stream is closed."""
+
+
 class Stream:
     """One direction of a connection: messages arrive in order, unless the connection ends before.
 
@@ -168,6 +172,7 @@ class Stream:
     def close(self) -> None:
         """Close the stream; messages on their way are lost."""
         self.open = False
+        self._deliver = _discard  # who delivers often holds the stream: no cycle is left to the garbage collector
         self._held.clear()
         if self._flow is not None:
             self._flow.open = False

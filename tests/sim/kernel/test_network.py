@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 from typing import Any
 
@@ -129,6 +130,15 @@ def test_a_repeated_request_is_carried_out_twice_and_answered_once() -> None:
     world.ask(world.echo, times=2)
     world.network.agenda.run(5.0)
     assert (world.asked, world.outcomes) == (["hello", "hello"], ["hello"])
+
+
+def test_a_call_that_has_ended_is_not_left_to_the_garbage_collector() -> None:
+    world = World()
+    gc.collect()
+    world.ask(world.echo)
+    world.network.agenda.run(5.0)
+    assert world.outcomes == ["hello"]
+    assert gc.collect() == 0
 
 
 def test_failures_are_distinguished_from_answers() -> None:
