@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,79 @@ def test_compiled_cores_give_the_same_digests_as_their_sources() -> None:
     is_compiled, digests = simulated("compiled")
     assert is_compiled
     assert simulated("interpreted") == (False, digests)
+
+
+DATACLASSES = """
+from dataclasses import dataclass, field
+
+@dataclass(slots=True)
+class Lease:
+    lease_id: int
+    "Never 0."
+    slots: tuple[int, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    body: bytes = field(default=b"none", compare=False)
+    key: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = (self.lease_id, len(self.slots))
+
+@dataclass
+class Member:
+    name: str
+"""
+FROZEN = """
+@dataclass(frozen=True)
+class Version:
+    number: int
+    epoch: int = 0
+"""
+LEFT_AS_THEY_ARE = """
+class Plain:
+    name: str = ""
+
+@dataclass(kw_only=True)
+class Settings:
+    peers: int = 6
+
+@dataclass
+class Cell(Member):
+    workers: int = 0
+
+@dataclass
+class Tick:
+    pass
+
+@dataclass
+class Own:
+    name: str
+
+    def __init__(self) -> None:
+        self.name = "own"
+"""
+
+
+def test_written_constructors_do_what_those_of_dataclasses_do() -> None:
+    made, written = dict[str, Any](), dict[str, Any]()
+    exec(DATACLASSES, made)
+    exec(compiled.with_constructors(DATACLASSES), written)
+    for arguments in ((7,), (7, (1, 2)), (7, (), ["late"], b"body")):
+        lease = written["Lease"](*arguments)
+        assert asdict(lease) == asdict(made["Lease"](*arguments))
+    assert written["Lease"](1).notes is not written["Lease"](1).notes
+    assert written["Member"](name="peer-1").name == "peer-1"
+
+
+def test_a_written_constructor_sets_the_fields_of_a_frozen_dataclass() -> None:
+    assert compiled.with_constructors(FROZEN) == FROZEN + (
+        "    def __init__(self, number: int, epoch: int = 0) -> None:\n"
+        "        self.number = number  # type: ignore[misc]\n"
+        "        self.epoch = epoch  # type: ignore[misc]\n"
+    )
+
+
+def test_no_constructor_is_written_where_fields_are_not_simply_set() -> None:
+    assert compiled.with_constructors(LEFT_AS_THEY_ARE) == LEFT_AS_THEY_ARE
 
 
 @pytest.fixture
