@@ -140,7 +140,8 @@ class VerifierPool(QueueScorer):
         at_once = len(jobs) if process.together else 1
         for done, job in enumerate(jobs):
             try:
-                job.finish(await process.result(job.item.key, at_once if not done else 1))
+                items, is_last = at_once if not done else 1, done + 1 == len(jobs)
+                job.finish(await process.result(job.item.key, items, is_last=is_last))
             except (WorkerHung, WorkerDied) as death:
                 await self._bury(process, death)
                 busy_with = jobs[done : done + at_once]

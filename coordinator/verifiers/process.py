@@ -14,6 +14,7 @@ from coordinator.verifiers.scorer import ScoreItem, Verdict
 from coordinator.workers.line_process import LineProcess, WorkerDied
 
 LINE_BYTES_MAX = 64 << 10  # of a verdict: a long detail, of characters that JSON escapes
+GATHER_S = 0.01  # for which verdicts of a batch wait for those that follow: each turn of the loop costs more than most
 
 
 class VerifierProcess(LineProcess):
@@ -55,17 +56,19 @@ class VerifierProcess(LineProcess):
             tokenizer, self._knows_tokenizer = b'"tokenizer":' + json.dumps(self.tokenizer_json).encode() + b",", True
         await self.send_json(b'{%s"items":[%s]}' % (tokenizer, b",".join(map(_item_json, items))), self._timeout_s)
 
-    async def result(self, key: str, items: int = 1) -> Verdict:
+    async def result(self, key: str, items: int = 1, *, is_last: bool = True) -> Verdict:
         """Return the verdict on the next item of the batch, under this key.
 
         Args:
             items: that are scored before this verdict comes: all of a batch that is scored at once.
+            is_last: whether no verdict follows; others are awaited for GATHER_S, so that they are read together.
 
         Raises:
             WorkerHung: they exceeded their timeout.
             WorkerDied: the process ended during this item.
         """
-        verdict = read_verdict(key, await self.receive(items * self._timeout_s))
+        answer = await self.receive(items * self._timeout_s, 0.0 if is_last else GATHER_S)
+        verdict = read_verdict(key, answer)
         if verdict is None:
             raise WorkerDied("it sent something that is not a verdict")
         return verdict

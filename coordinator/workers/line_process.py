@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from coordinator.workers.pipe_reader import PipeReader
 from rollcast.runtime.errors import TaskError
 from rollcast.runtime.waits import deadline
 
@@ -63,6 +64,7 @@ class LineProcess:
         self._environment = dict(environment or {})
         self._line_bytes_max = line_bytes_max
         self._process: Process | None = None
+        self._answers: PipeReader | None = None  # the process's stdout, as long as there is a process
         self._stderr_reader: asyncio.Task[None] | None = None
         self._stderr_tail = b""
         self._unread = b""
@@ -136,28 +138,31 @@ class LineProcess:
         except (ConnectionError, TimeoutError) as error:
             raise WorkerDied(f"it does not read: {error}") from None
 
-    async def receive(self, timeout_s: float | None) -> Any:
-        """Return the next value that it sends; None waits for as long as it lives.
+    async def receive(self, timeout_s: float | None, gather_s: float = 0.0) -> Any:
+        """Return the next value that it sends; a timeout of None waits for as long as it lives.
+
+        Args:
+            gather_s: seconds to wait for further values once one has come, which are then returned without a wait.
 
         Raises:
             WorkerHung: it sent nothing in time.
             WorkerDied: it ended, or what it sent is not JSON or too long.
         """
-        if self._process is None or self._process.stdout is None:
+        if self._process is None or self._answers is None:
             raise WorkerDied("it is not running")
         if b"\n" not in self._unread:
-            await self._read_line(self._process.stdout, timeout_s)
+            await self._read_line(self._answers, timeout_s, gather_s)
         line, _, self._unread = self._unread.partition(b"\n")
         try:
             return json.loads(line)
         except (ValueError, RecursionError):
             raise WorkerDied("its answer is not JSON") from None
 
-    async def _read_line(self, stdout: asyncio.StreamReader, timeout_s: float | None) -> None:
+    async def _read_line(self, answers: PipeReader, timeout_s: float | None, gather_s: float) -> None:
         try:
-            async with asyncio.timeout(timeout_s), self._reading:
+            async with asyncio.timeout(None if timeout_s is None else timeout_s + gather_s), self._reading:
                 while b"\n" not in self._unread:
-                    data = await stdout.read(READ_BYTES)
+                    data = await answers.read(READ_BYTES, gather_s)
                     if not data or len(self._unread) > self._line_bytes_max:
                         raise WorkerDied("it ended" if not data else "its answer is too long")
                     self._unread += data
@@ -177,31 +182,42 @@ class LineProcess:
     async def kill(self) -> None:
         """Kill the process group now and wait until it has ended; a ``receive`` that waits raises WorkerDied."""
         process, self._process = self._process, None
+        answers, self._answers = self._answers, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         assert process.stdin is not None
-        assert process.stdout is not None
+        assert answers is not None
         process.stdin.close()
         async with deadline(DEATH_TIMEOUT_S, f"a killed {self._name} process to end"):
             async with self._reading:
-                while await process.stdout.read(READ_BYTES):
+                while await answers.read(READ_BYTES):
                     pass
+                answers.close()
             if self._stderr_reader is not None:
                 await self._stderr_reader
             await process.wait()
 
     async def _greet(self) -> Any:
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment | SET_ENVIRONMENT | self._environment,
-            start_new_session=True,  # so that its children can be killed with it
-        )
+        reading, writing = os.pipe()
+        answers = PipeReader(reading)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=PIPE,
+                stdout=writing,
+                stderr=PIPE,
+                env=environment | SET_ENVIRONMENT | self._environment,
+                start_new_session=True,  # so that its children can be killed with it
+            )
+        except BaseException:
+            answers.close()
+            raise
+        finally:
+            os.close(writing)
+        self._answers = answers
         self._stderr_reader = asyncio.create_task(self._keep_stderr_tail(self._process))
         with suppress(WorkerDied):  # an answer that it sent before it stopped reading explains more
             await self.send(self._hello, START_TIMEOUT_S)
