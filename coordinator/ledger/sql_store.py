@@ -75,13 +75,13 @@ class SqlStore(CompactingStore):
         return self._thread.submit(lambda connection: sql.close_group(connection, action))
 
     def record_attempt(self, action: RecordAttempt) -> asyncio.Future[None]:
-        return self._make_with_others([action])
+        return self._make_with_others([action], is_awaited=False)
 
     def close_attempt(self, action: CloseAttempt) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.close_attempt(connection, action))
 
     def store_rollouts(self, actions: Sequence[StoreRollout]) -> asyncio.Future[None]:
-        return self._make_with_others(actions)
+        return self._make_with_others(actions, is_awaited=True)
 
     def store_turn(self, action: StoreTurn) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: sql.insert_turn(connection, action))
@@ -100,14 +100,19 @@ class SqlStore(CompactingStore):
     def record_score(
         self, rollout_id: RolloutId, score: Score, problem: ProblemReward | None = None
     ) -> asyncio.Future[None]:
-        return self._make_with_others([RecordScore(rollout_id, score, problem)])
+        return self._make_with_others([RecordScore(rollout_id, score, problem)], is_awaited=False)
 
-    def _make_with_others(self, changes: Sequence[WorkChange]) -> asyncio.Future[None]:
-        """Make changes in the group that was requested last, or in a new one; both share the group's future."""
+    def _make_with_others(self, changes: Sequence[WorkChange], *, is_awaited: bool) -> asyncio.Future[None]:
+        """Make changes in the group that was requested last, or in a new one; both share the group's future.
+
+        An upload's answer waits for its rollout; attempts and scores are needed only by changes that come after them.
+        """
         made = self._work_made
         if made is None or self._work.is_full or not self._thread.is_last(made):
             self._work = WorkGroup()
-            made = self._work_made = self._thread.submit(self._work.make)
+            made = self._work_made = self._thread.submit(self._work.make, is_awaited=is_awaited)
+        elif is_awaited:
+            self._thread.hasten()
         for change in changes:
             self._work.add(change)
         return made

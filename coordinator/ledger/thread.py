@@ -1,7 +1,7 @@
 """Run the thread that owns a ledger's connection, with group commit.
 
 The changes of one turn of the event loop go to the thread together, and under load those of HAND_OVER_S: waking the
-thread for each costs more than most changes.
+thread for each costs more than most changes. Those that no caller waits for go with the next one that is waited for.
 All changes that were queued during one commit go into the next transaction, so that they share an fsync. A change's
 future is done after the commit that holds it.
 """
@@ -26,6 +26,7 @@ Entry = tuple[Change[Any], asyncio.Future[Any]]
 
 COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of them
 HAND_OVER_S = 0.02  # between two hand-overs to the thread; a change that comes later is handed over at once
+LATER_S = 0.05  # after which a change is handed over that no caller waits for, if none came that is waited for
 CLOSE_TIMEOUT_S = 60.0
 
 _log = structlog.get_logger()
@@ -62,6 +63,8 @@ class LedgerThread:
         self._queue: queue.SimpleQueue[list[Entry] | None] = queue.SimpleQueue()  # None: the last changes came before
         self._turn: list[Entry] = []  # that are handed over together
         self._handed_over_at = float("-inf")  # the loop's time
+        self._later: asyncio.TimerHandle | None = None  # hands over what no caller waits for
+        self._is_due = False  # whether the changes that have gathered are about to be handed over
         self._waiting = 0
         self._closing = False
         self._failure: asyncio.Future[StoreError] = self._loop.create_future()
@@ -82,8 +85,12 @@ class LedgerThread:
         """Wait until the store can no longer be written, and return the error."""
         return await asyncio.shield(self._failure)
 
-    def submit(self, change: Change[T]) -> asyncio.Future[T]:
-        """Apply a change in the next transaction; the future has its result or the exception that it raised."""
+    def submit(self, change: Change[T], *, is_awaited: bool = True) -> asyncio.Future[T]:
+        """Apply a change in the next transaction; the future has its result or the exception that it raised.
+
+        A change that is not awaited may become durable up to LATER_S later, though never after one that was requested
+        after it.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
         if self._failure.done():
             _refuse(future, self._failure.result())
@@ -94,24 +101,34 @@ class LedgerThread:
             _refuse(future, StoreError(waiting, fix="use a faster disk or fewer peers"))
         else:
             self._waiting += 1
-            if not self._turn:
-                self._schedule()
             self._turn.append((change, future))
+            if is_awaited:
+                self.hasten()
+            elif len(self._turn) == 1:
+                self._later = self._loop.call_later(LATER_S, self._hand_over)
         return future
 
-    def is_last(self, future: asyncio.Future[Any]) -> bool:
-        """Return whether a change is the one submitted last, and still on the loop, where it can be extended."""
-        return bool(self._turn) and self._turn[-1][1] is future
-
-    def _schedule(self) -> None:
+    def hasten(self) -> None:
+        """Hand over what has gathered at the end of this turn of the loop, or HAND_OVER_S after the last time."""
+        if self._is_due:
+            return
+        self._is_due = True
         next_at = self._handed_over_at + HAND_OVER_S
         if self._loop.time() >= next_at:
             self._loop.call_soon(self._hand_over)
         else:
             self._loop.call_at(next_at, self._hand_over)
 
+    def is_last(self, future: asyncio.Future[Any]) -> bool:
+        """Return whether a change is the one submitted last, and still on the loop, where it can be extended."""
+        return bool(self._turn) and self._turn[-1][1] is future
+
     def _hand_over(self) -> None:
         """Pass the changes that have gathered to the thread."""
+        self._is_due = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._turn:
             self._queue.put(self._turn)
             self._turn = []

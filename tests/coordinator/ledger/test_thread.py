@@ -106,3 +106,29 @@ async def test_a_failed_store_fails_every_change_with_the_same_error() -> None:
     with pytest.raises(StoreError):
         await thread.submit(numbered(0))
     await thread.close()
+
+
+async def test_what_no_caller_waits_for_goes_with_the_next_change_that_is_waited_for() -> None:
+    engine = HeldEngine()
+    engine.may_commit.set()
+    thread = LedgerThread(engine, queue_max=100)
+    later = [thread.submit(numbered(number), is_awaited=False) for number in range(2)]
+    await asyncio.sleep(0)
+    assert engine.sizes == []
+    awaited = thread.submit(numbered(2))
+    assert await asyncio.wait_for(asyncio.gather(*later, awaited), TIMEOUT_S) == [0, 1, 2]
+    await thread.close()
+    assert engine.sizes == [3, -1]
+
+
+async def test_what_no_caller_waits_for_becomes_durable_by_itself() -> None:
+    engine = HeldEngine()
+    engine.may_commit.set()
+    thread = LedgerThread(engine, queue_max=100)
+    for number in range(2):  # also after the first time
+        assert await asyncio.wait_for(thread.submit(numbered(number), is_awaited=False), TIMEOUT_S) == number
+    hastened = thread.submit(numbered(2), is_awaited=False)
+    thread.hasten()
+    assert await asyncio.wait_for(hastened, TIMEOUT_S) == 2
+    await thread.close()
+    assert engine.sizes == [1, 1, 1, -1]
