@@ -111,10 +111,10 @@ class BlockEncoder:
         words = self._differing(before, after)
         if len(words) > _CHANGED_WORDS_SHARE_MAX * len(after):
             return None
-        before, after = before[words].view(old.dtype), after[words].view(new.dtype)
+        before, after = before.take(words).view(old.dtype), after.take(words).view(new.dtype)
         inside = np.flatnonzero(before != after)
-        positions = words[inside // per_word] * per_word + inside % per_word
-        before, after = before[inside], after[inside]
+        positions = _members(words, inside, per_word)
+        before, after = before.take(inside), after.take(inside)
         if tail:
             last = len(new) - tail + np.flatnonzero(old[-tail:] != new[-tail:])
             positions = np.concatenate([positions, last])
@@ -139,8 +139,7 @@ class BlockEncoder:
         flags = mask.view(_WORD)
         found = np.flatnonzero(flags != 0)
         inside = np.flatnonzero(flags[found].view(np.bool_))
-        result: Items = found[inside // _WORD_BYTES] * _WORD_BYTES + inside % _WORD_BYTES
-        return result
+        return _members(found, inside, _WORD_BYTES)
 
     def _best_kind(self, old: Items, new: Items, is_changed: Mask) -> int:
         """Return the kind that encodes a stretch from the middle of the block in the fewest bytes."""
@@ -173,6 +172,18 @@ class BlockEncoder:
         raw = stream.tobytes()
         packed = self._zstd.compress(raw)
         return packed if len(packed) < len(raw) else raw
+
+
+def _members(groups: Items, inside: Items, size: int) -> Items:
+    """Return the indices of members of groups of ``size``, a power of two, of which only some are looked at.
+
+    Args:
+        groups: the indices of these groups, ascending.
+        inside: the indices of the members among those of these groups alone.
+    """
+    shift = size.bit_length() - 1  # NumPy shifts signed integers in a third of the time that // and % take
+    result: Items = (groups.take(inside >> shift) << shift) + (inside & (size - 1))
+    return result
 
 
 def _shift_of(changed: int, count: int) -> int:
@@ -208,9 +219,10 @@ def _differences_of(old: Items, new: Items) -> tuple[Bytes, Bytes, Bytes, Bytes]
     is_negative = down < up
     sizes = np.minimum(up, down)
     is_more = sizes > 1
-    magnitudes = sizes[is_more] - 2
+    more = np.flatnonzero(is_more)
+    magnitudes = sizes.take(more) - 2
     is_wide = magnitudes >= _ESCAPE
-    wide = np.concatenate(_planes(up[is_more][is_wide]))
+    wide = np.concatenate(_planes(up.take(more[is_wide])))
     magnitudes[is_wide] = _ESCAPE
     return np.packbits(is_negative), np.packbits(is_more), magnitudes.astype(np.uint8), wide
 
@@ -255,7 +267,7 @@ class BlockDecoder:
         positions = _positions_of(streams.take(gap_count), streams.take_bits(count * shift), shift, count, len(items))
         differences = _differences(streams, count, items.itemsize)
         streams.finish()
-        items[positions] += np.negative(differences) if self._inverse else differences
+        np.add.at(items, positions, np.negative(differences) if self._inverse else differences)
 
     def _joined_planes(self, payload: memoryview, items: Items) -> Items:
         header = struct.Struct(f"<{items.itemsize}I")
@@ -350,16 +362,18 @@ def _positions_of(gaps: Bytes, low_bits: Bytes, shift: int, count: int, item_cou
 
 def _differences(streams: _Streams, count: int, item_size_bytes: int) -> Items:
     """Return the difference to add to each of ``count`` changed items, modulo the item's size."""
-    is_negative = streams.take_bits(count).view(np.bool_)
-    is_more = streams.take_bits(count).view(np.bool_)
-    magnitudes = streams.take(int(np.count_nonzero(is_more)))
+    dtype = np.dtype(f"<u{item_size_bytes}")
+    is_negative = streams.take_bits(count).astype(dtype)
+    more = np.flatnonzero(streams.take_bits(count).view(np.bool_))
+    magnitudes = streams.take(len(more))
     is_wide = magnitudes == _ESCAPE
     wide_count = int(np.count_nonzero(is_wide))
     wide = streams.take(wide_count * item_size_bytes)
-    dtype = np.dtype(f"<u{item_size_bytes}")
     result: Items = np.ones(count, dtype)
-    result[is_more] = magnitudes.astype(dtype) + dtype.type(2)
-    np.negative(result, out=result, where=is_negative)
+    result[more] = magnitudes.astype(dtype) + dtype.type(2)
+    # Two's complement, twice as fast as np.negative with a mask.
+    result ^= np.negative(is_negative)
+    result += is_negative
     if wide_count:
-        result[np.flatnonzero(is_more)[is_wide]] = _joined(np.split(wide, item_size_bytes), item_size_bytes)
+        result[more[is_wide]] = _joined(np.split(wide, item_size_bytes), item_size_bytes)
     return result
