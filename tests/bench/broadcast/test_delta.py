@@ -81,7 +81,9 @@ def test_receivers_are_taken_evenly() -> None:
 
 def test_figures_of_pairs_are_medians_of_ratios() -> None:
     pairs = [
-        delta_network.Pair(a_broadcast(seconds, 1000), a_broadcast(seconds / divisor, 20))
+        delta_network.Pair(
+            a_broadcast(seconds, 1000), a_broadcast(seconds / 10, 20), a_broadcast(seconds / divisor, 20)
+        )
         for seconds, divisor in ((50.0, 50), (60.0, 40), (55.0, 45))
     ]
     figures = delta_network.figures(pairs, 1, fluid_bound(1 << 20, SCENARIOS["het50"]))
@@ -89,8 +91,9 @@ def test_figures_of_pairs_are_medians_of_ratios() -> None:
     assert figures["delta_time_ratio_max"] == pytest.approx(1 / 40)
     assert figures["delta_bytes_ratio"] == pytest.approx(0.02)
     assert figures["delta_time_ratio_from_freeze"] == pytest.approx(1 / 45)
+    assert figures["first_delta_from_freeze_s"] == pytest.approx(2 * 55 / 10)
     assert figures["step_written_ratio"] == 2
     assert figures["learner_written_ratio"] == 50
     assert figures["runs_rejected"] == 1
-    late = delta_network.Pair(a_broadcast(1, 1), a_broadcast(1, 1, late_ms=1000.0))
+    late = delta_network.Pair(a_broadcast(1, 1), a_broadcast(1, 1), a_broadcast(1, 1, late_ms=1000.0))
     assert not late.valid
