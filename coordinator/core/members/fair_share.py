@@ -129,5 +129,6 @@ class FairShare:
     def validate(self) -> None:
         """Raise AssertionError when a peer waits in no line."""
         assert self._entries == sum(len(heap) for heap in self._lines.values()), "entries in lines"
+        waiting = {line: set(heap) for line, heap in self._lines.items()}
         for peer_id, place in self.places.items():
-            assert place.entry in self._lines[place.line], f"{peer_id} waits in no line"
+            assert place.entry in waiting[place.line], f"{peer_id} waits in no line"
