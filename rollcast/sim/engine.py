@@ -12,12 +12,20 @@ from rollcast.wire.rollouts import Segment, turn_start
 from rollcast.wire.token_ids import pack_ids
 
 STOP_TOKEN = 1
-_STEP = 2654435761  # of the numbers that tokens follow from; prime, so that positions have different ones
+_TOKENS = 61  # that occur; prime, so that each one comes once in as many positions
+_STEP = 2654435761  # from one position to the next, modulo _TOKENS
+_BACK = pow(_STEP, -1, _TOKENS)
+_CYCLE = [2 + position * _STEP % _TOKENS for position in range(_TOKENS)]
 
 
 def tokens_of(seed: int, start: int, end: int) -> list[int]:
-    """Return the tokens of a slot's seed from position ``start`` to ``end``, the same on every peer."""
-    return [2 + number % 61 for number in range(seed + start * _STEP, seed + end * _STEP, _STEP)]
+    """Return the tokens of a slot's seed from position ``start`` to ``end``, the same on every peer.
+
+    The token at a position is 2 + (seed + position * _STEP) % _TOKENS: a seed says where in the cycle it begins.
+    """
+    first = (seed * _BACK + start) % _TOKENS
+    count = end - start
+    return (_CYCLE * ((first + count) // _TOKENS + 1))[first : first + count]
 
 
 @dataclass(slots=True)
