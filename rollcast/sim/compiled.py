@@ -125,7 +125,8 @@ def with_constructors(source: str) -> str:
     """
     lines = source.splitlines(keepends=True)
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    for node in reversed(classes):
+    bases = {ast.unparse(base) for node in classes for base in node.bases}  # mypyc would call theirs for the others
+    for node in reversed([node for node in classes if node.name not in bases]):
         lines[node.end_lineno : node.end_lineno] = [f"    {line}\n" for line in _constructor(node)]
     return "".join(lines)
 

@@ -88,6 +88,10 @@ class Settings:
     peers: int = 6
 
 @dataclass
+class Member:
+    name: str
+
+@dataclass
 class Cell(Member):
     workers: int = 0
 
