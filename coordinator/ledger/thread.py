@@ -63,7 +63,7 @@ class LedgerThread:
         self._queue: queue.SimpleQueue[list[Entry] | None] = queue.SimpleQueue()  # None: the last changes came before
         self._turn: list[Entry] = []  # that are handed over together
         self._handed_over_at = float("-inf")  # the loop's time
-        self._later: asyncio.TimerHandle | None = None  # hands over what no caller waits for
+        self._later: asyncio.TimerHandle | None = None  # hands over what no caller waits for, unless it is hastened
         self._is_due = False  # whether the changes that have gathered are about to be handed over
         self._waiting = 0
         self._closing = False
@@ -113,6 +113,8 @@ class LedgerThread:
         if self._is_due:
             return
         self._is_due = True
+        if self._later is not None:
+            self._later.cancel()
         next_at = self._handed_over_at + HAND_OVER_S
         if self._loop.time() >= next_at:
             self._loop.call_soon(self._hand_over)
@@ -126,9 +128,6 @@ class LedgerThread:
     def _hand_over(self) -> None:
         """Pass the changes that have gathered to the thread."""
         self._is_due = False
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
         if self._turn:
             self._queue.put(self._turn)
             self._turn = []

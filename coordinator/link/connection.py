@@ -56,6 +56,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._items: list[bytes] = []
         self._items_bytes = 0
         self._sent_at = float("-inf")  # the loop's time
+        self._flush_due: asyncio.Handle | None = None
         self._silent_beats = 0
         self._beat_timer: asyncio.TimerHandle | None = None
         self._ended_because = ""
@@ -83,10 +84,8 @@ class LinkConnection(asyncio.BufferedProtocol):
         data = encode(item)
         if not self._items:
             next_at = self._sent_at + self._gather_s
-            if self._loop.time() >= next_at:
-                self._loop.call_soon(self._flush)
-            else:
-                self._loop.call_at(next_at, self._flush)
+            due = self._loop.time() >= next_at
+            self._flush_due = self._loop.call_soon(self._flush) if due else self._loop.call_at(next_at, self._flush)
         self._items.append(data)
         self._items_bytes += len(data)
         if self._items_bytes >= FRAME_BYTES:
@@ -142,6 +141,8 @@ class LinkConnection(asyncio.BufferedProtocol):
         if not self._items or not self.is_open or self._transport is None:
             return
         items, self._items, self._items_bytes = self._items, [], 0
+        if self._flush_due is not None:  # what is sent later has its own time
+            self._flush_due.cancel()
         self._transport.write(frame(items))
         self._sent_at = self._loop.time()
         if self.waiting_bytes > WAITING_BYTES_MAX:

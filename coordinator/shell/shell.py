@@ -168,6 +168,7 @@ class Shell:
         self._async = AsyncWork(self._apply_result, self.fail, lambda: bool(self.ended_because))
         self._arrived: list[Event] = []  # that are to be applied together
         self._arrived_applied_at = float("-inf")  # the loop's time
+        self._arrived_due: asyncio.Handle | None = None  # will apply them
         self._events: deque[Event] = deque()
         self._event: Event | None = None  # whose actions are being carried out
         self._applying = False
@@ -198,16 +199,17 @@ class Shell:
         """Apply what a peer sent together with what others send; only results of the core's own work overtake it."""
         if not self._arrived:
             loop, next_at = asyncio.get_running_loop(), self._arrived_applied_at + GATHER_S
-            if loop.time() >= next_at:
-                loop.call_soon(self._apply_arrived)
-            else:
-                loop.call_at(next_at, self._apply_arrived)
+            due = loop.time() >= next_at
+            self._arrived_due = (
+                loop.call_soon(self._apply_arrived) if due else loop.call_at(next_at, self._apply_arrived)
+            )
         self._arrived.append(event)
 
     def _apply_arrived(self) -> None:
+        """Apply what has arrived; another event that takes it along leaves nothing for its timer to do too early."""
         arrived, self._arrived = self._arrived, []
-        if not arrived:  # another event took them along
-            return
+        if self._arrived_due is not None:
+            self._arrived_due.cancel()
         self._arrived_applied_at = asyncio.get_running_loop().time()
         if len(arrived) == 1:
             self._apply_all(arrived)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -145,3 +145,25 @@ async def test_under_load_events_gather_and_only_results_of_ordered_work_overtak
     assert core.events == [asked[0], *stored]
     shell.apply(LearnerCalled())
     assert core.events == [asked[0], *stored, ArrivalsBegan(), *asked[1:], ArrivalsEnded(), LearnerCalled()]
+
+
+async def test_events_that_another_one_took_along_leave_no_timer_that_applies_later_ones_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("coordinator.shell.shell.GATHER_S", 600.0)
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+    call_at = loop.call_at
+
+    def noted_call_at(when: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(when, callback, *arguments))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_at", noted_call_at)
+    shell = shell_of(ScriptedCore(), Ledger(), [])
+    for slots in range(3):  # of which the first is applied at once
+        shell.apply_soon(WorkRequested(PEER, slots))
+        await asyncio.sleep(0)
+        shell.apply(LearnerCalled())
+    shell.apply_soon(WorkRequested(PEER, 3))
+    assert [timer.cancelled() for timer in timers] == [True, True, False]
