@@ -32,8 +32,11 @@ _YOUNG_GARBAGE_S = 0.05
 _YOUNGEST_ONLY_TURNS = 2  # of three: as often as by the thresholds
 _SAME_SIGNAL_S = 0.5
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # mallopt(3)
-_LARGE_BLOCK_BYTES = 64 << 10
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # mallopt(3)
+# SQLite takes 88 KiB for each table that it needs within a statement: with blocks of 64 KiB mapped by themselves, the
+# ledger's work for an upload had 67 page faults and took 0.46 ms of processor time, without them 0.25 ms.
+_LARGE_BLOCK_BYTES = 512 << 10
+_FREE_ON_TOP_BYTES = 4 << 20  # that a heap keeps; with 128 KiB, glibc's default, 12 page faults an upload are left
 _ARENAS = 2
 
 
@@ -185,13 +188,19 @@ def return_free_memory() -> bool:
 def return_large_blocks() -> bool:
     """Return freed large blocks of memory to the system from now on; returns False if libc has no such setting.
 
-    By default, glibc maps blocks of at least 128 KiB by themselves only until the first of them is freed; later ones
-    come from the heap, which keeps what lies below its highest block, once for each thread that allocates.
+    Large are those of 512 KiB or more. By default, glibc maps large blocks by themselves only until the first of them
+    is freed; later ones come from the heap, which keeps what lies below its highest block, once for each thread that
+    allocates.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES) and mallopt(_M_ARENA_MAX, _ARENAS))
+    settings = {
+        _M_MMAP_THRESHOLD: _LARGE_BLOCK_BYTES,
+        _M_TRIM_THRESHOLD: _FREE_ON_TOP_BYTES,
+        _M_ARENA_MAX: _ARENAS,
+    }
+    return all(mallopt(name, value) for name, value in settings.items())
 
 
 def raise_open_files_limit() -> int:
