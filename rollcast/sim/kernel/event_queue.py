@@ -34,13 +34,13 @@ class Agenda:
         done: calls made so far.
     """
 
-    __slots__ = ("_count", "_heap", "_later", "_second", "_seconds", "done", "now")
+    __slots__ = ("_count", "_heap", "_later", "_seconds", "_until_s", "done", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.done = 0  # calls made so far
-        self._heap: list[_Entry] = []  # calls up to the end of ``_second``
-        self._second = 0
+        self._heap: list[_Entry] = []  # calls before ``_until_s``
+        self._until_s = 1.0
         self._later: dict[int, list[_Entry]] = {}  # by second
         self._seconds: list[int] = []  # the keys of ``_later``, as a heap
         self._count = 0
@@ -48,28 +48,35 @@ class Agenda:
     def after(self, seconds: float, call: Call, *arguments: Any) -> None:
         """Schedule a call ``seconds`` from now."""
         self._count = count = self._count + 1
-        self._add((self.now + seconds, count, call, arguments, None, 0))
+        at_s = self.now + seconds
+        if at_s < self._until_s:
+            heapq.heappush(self._heap, (at_s, count, call, arguments, None, 0))
+        else:
+            self._calls_of(int(at_s)).append((at_s, count, call, arguments, None, 0))
 
     def after_in_life(self, seconds: float, owner: Owner, call: Call, arguments: tuple[Any, ...]) -> None:
         """Schedule a call ``seconds`` from now, which is made only if the owner's present life still goes on then."""
         self._count = count = self._count + 1
-        self._add((self.now + seconds, count, call, arguments, owner, owner.life))
-
-    def _add(self, entry: _Entry) -> None:
-        second = int(entry[0])
-        if second <= self._second:
-            heapq.heappush(self._heap, entry)
-        elif second in self._later:
-            self._later[second].append(entry)
+        at_s = self.now + seconds
+        if at_s < self._until_s:
+            heapq.heappush(self._heap, (at_s, count, call, arguments, owner, owner.life))
         else:
-            self._later[second] = [entry]
+            self._calls_of(int(at_s)).append((at_s, count, call, arguments, owner, owner.life))
+
+    def _calls_of(self, second: int) -> list[_Entry]:
+        """Return the calls of a later second, to which one more is appended."""
+        calls = self._later.get(second)
+        if calls is None:
+            calls = self._later[second] = []
             heapq.heappush(self._seconds, second)
+        return calls
 
     def _is_due(self, until_s: float) -> bool:
         """Return whether a call is due until then; it is the first one of the heap."""
         if not self._heap and self._seconds and self._seconds[0] <= until_s:
-            self._second = heapq.heappop(self._seconds)
-            self._heap.extend(self._later.pop(self._second))
+            second = heapq.heappop(self._seconds)
+            self._until_s = second + 1.0
+            self._heap.extend(self._later.pop(second))
             self._heap.sort()
         return bool(self._heap) and self._heap[0][0] <= until_s
 
