@@ -48,8 +48,10 @@ _STUCK_TIMES = 4.0
 # Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
-# Reports of what is held that are sent for each chunk that comes, to all that want them together.
+# Reports of what is held that are sent for each chunk that comes, to all that want them together; fewer where chunks are
+# smaller than this, so that reports take no larger share of a slow uplink.
 _REPORTS_PER_CHUNK = 2.0
+_REPORTED_CHUNK_BYTES = 32 << 10
 # A broadcast that gave out no chunk for this long is stuck.
 _GIVES_WITHIN_S = 1.0
 
@@ -410,7 +412,8 @@ def _report_every_s(state: RelayState, encoding: EncodingState, wanting: int, no
     """
     settings = state.settings
     least_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
-    every_s = wanting * encoding.pace_s(now) / _REPORTS_PER_CHUNK if encoding.in_flight else 0.0
+    reports_per_chunk = _REPORTS_PER_CHUNK * min(1.0, encoding.chunk_size_bytes / _REPORTED_CHUNK_BYTES)
+    every_s = wanting * encoding.pace_s(now) / reports_per_chunk if encoding.in_flight else 0.0
     return max(least_s, every_s * least_s / settings.have_interval_s)
 
 
