@@ -28,7 +28,7 @@ from coordinator.core.lent.lent import Lent
 from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.policy import PacingRule
-from rollcast.wire.ids import PeerId, Step, Version
+from rollcast.wire.ids import GroupId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
 _PEERS_ASKED = 8  # idle ones that are considered for a slot of a group that would be all one peer's
@@ -36,7 +36,10 @@ _NEWCOMERS_TRIED = 32  # that wait for what newcomers may hold, after each event
 _BATCHES_ASKED = 2  # batches of environments that may be asked before no further one is opened
 LEASES_AT_ONCE = 64
 """Leases that one event gives out, of which 240 held the loop for 44 ms. The next event, or tick, goes on."""
-_GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
+# With open slots, oldest first. Slots of groups that can no longer be in time stay open until the step changes: of
+# 10,000 peers that are preempted 0.4 times an hour, dozens. With fewer tried than these, no other group would be
+# completed, only new ones opened, and no batch be formed.
+_GROUPS_TRIED_MAX = 256
 
 
 class Pacing(msgspec.Struct, frozen=True):
@@ -153,6 +156,7 @@ class Round:
         self._turns: dict[tuple[int, Version | None], tuple[Version, Version]] = {}
         self._outlooks: dict[tuple[int, bool, float], Outlook] = {}
         self._too_slow: dict[Version, float] = {}  # by version: seconds of an attempt with which no work is in time
+        self._late: dict[GroupId, float] = {}  # by group: seconds of an attempt with which it is not in time
         self._allowances = state.allowances
         self.actions: list[Action] = []
         """Records of the leases that were given."""
@@ -326,10 +330,13 @@ class Round:
             return None
         in_time = False
         for groups_ahead, group in tried:
-            if not _is_new_enough(member.version, group.lent):
+            late_s = self._late.get(group.group_id, math.inf)
+            if attempt_s >= late_s or not _is_new_enough(member.version, group.lent):
                 continue
             oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load)
             if oldest is None:
+                if group.oldest_begun is not None and group.oldest_begun <= member.version:
+                    self._late[group.group_id] = attempt_s  # a newer version makes it no younger
                 continue
             in_time, indices = True, self._slots_for(member, group, free, groups_ahead)
             if indices:

@@ -225,3 +225,29 @@ def test_a_begun_group_is_completed_as_long_as_a_late_policy_lets_it_into_the_ba
     ((lease, _),) = world.take("a")
     assert lease.group_id == 1, "it is 2 steps old, which is more than S and not more than the gate allows"
     assert lease.oldest_useful_version == 0, "the peer must not refuse what was generated with version 0 before"
+
+
+def test_groups_that_are_too_late_keep_no_other_group_from_being_completed() -> None:
+    world = World(groups_per_step=50, steps=100, staleness_limit=1)
+    others = [f"other-{number}" for number in range(21)]
+    world.start("a", *others)
+
+    def begin_group(other: str, version: int) -> None:
+        """Have a new group filled by "a" but for one slot, which another peer holds."""
+        world.handle(wants("a", 1))
+        world.finish("a", version=version)
+        world.handle(wants(other, 1))
+        assert len(world.take(other)) == 1
+
+    for other in others[:20]:
+        begin_group(other, 0)
+    for version in (1, 2):
+        world.handle(announced(version))
+        for name in ("a", *others):
+            world.handle(held(name, version))
+    begin_group(others[20], 2)
+    for other in others:
+        world.handle(PeerLeft(PeerId(other), "gone", finished=True))
+    world.core._state.batches.skip_to(Step(2))
+    world.handle(wants("a", 2))
+    assert [lease.group_id for lease, _ in world.take("a")] == [21, 22], "groups 1 to 20 are older than S"
