@@ -62,6 +62,13 @@ def test_a_fleet_follows_the_record_of_a_spot_market() -> None:
     assert 9.0 < found.peers_mean < 15.0, "between the half and all of them"
 
 
+@pytest.mark.slow  # a minute of processor time: fewer peers leave too few groups that come too late
+def test_a_fleet_that_loses_machines_all_the_time_goes_on_forming_batches() -> None:
+    found = simulate_scale(1000, 40.0, minutes=20.0, warm_up_minutes=10.0, seed=0)
+    assert found.violations == 0
+    assert found.utilisation > 0.8, "0.58 when the 8 oldest groups with an open slot kept all others from completion"
+
+
 def test_a_record_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "market.csv"
     path.write_text("0,3\n60000,2\n60000,5\n")
