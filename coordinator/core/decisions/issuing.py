@@ -37,8 +37,8 @@ _BATCHES_ASKED = 2  # batches of environments that may be asked before no furthe
 LEASES_AT_ONCE = 64
 """Leases that one event gives out, of which 240 held the loop for 44 ms. The next event, or tick, goes on."""
 # With open slots, oldest first. Slots of groups that can no longer be in time stay open until the step changes: of
-# 10,000 peers that are preempted 0.4 times an hour, dozens. With fewer tried than these, no other group would be
-# completed, only new ones opened, and no batch be formed.
+# 10,000 peers that are preempted 0.4 times an hour, between 8 and 64. With fewer tried than these, no other group would
+# be completed, only new ones opened, and no batch be formed.
 _GROUPS_TRIED_MAX = 256
 
 
