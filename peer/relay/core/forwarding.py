@@ -48,8 +48,8 @@ _STUCK_TIMES = 4.0
 # Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
-# Reports of what is held that are sent for each chunk that comes, to all that want them together; fewer where chunks are
-# smaller than this, so that reports take no larger share of a slow uplink.
+# Reports of what is held that are sent for each chunk that comes, to all that want them together; fewer where chunks
+# are smaller than this, so that reports take no larger share of a slow uplink.
 _REPORTS_PER_CHUNK = 2.0
 _REPORTED_CHUNK_BYTES = 32 << 10
 # A broadcast that gave out no chunk for this long is stuck.
