@@ -61,6 +61,7 @@ class Presence:
             actions += self._remove_member(event.peer_id, "left", "session replaced", now)
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
+        self._state.forecast.joined(len(self._state.members))
         self._state.book.reconnected(event.peer_id)
         evaluating.joined(self._state, event.peer_id, event.held_leases)
         actions += self._end_unheld(event) + self._revoke_forgotten(event)

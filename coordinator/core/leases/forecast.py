@@ -27,7 +27,7 @@ from rollcast.wire.rollouts import turn_start
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
 _LENGTHS_SORTED_EVERY = 64  # rollouts
-_PEERS_REMEMBERED = 16384
+_PEERS_REMEMBERED = 16384  # at least, with their speeds
 LENGTHS_NEEDED = 64  # rollouts measured before their lengths are described by quantiles
 EPISODES_NEEDED = 16  # measured, before their times replace those that follow from turns
 _TURNS_WEIGHT = 0.1  # of the newest episode in the moving mean of turns
@@ -149,6 +149,7 @@ class Forecast:
 
     def __init__(self) -> None:
         self._speeds: OrderedDict[PeerId, _Speed] = OrderedDict()
+        self._remembered = _PEERS_REMEMBERED
         self._spread = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / turnaround expected from the speed
         self._turnaround_s = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
         self._scoring_s = _Sorted(256, 16)
@@ -173,6 +174,10 @@ class Forecast:
         """Generations of its own that a rollout takes: a moving mean over episodes, 1 without any."""
 
     # ---------------------------------------------------------------- measurements
+
+    def joined(self, members: int) -> None:
+        """Remember the speeds of this many members, and of as many that left and may come back."""
+        self._remembered = max(_PEERS_REMEMBERED, 2 * members)
 
     def answered(self, attempt: Attempt, now: float, tokens: int, generate_s: float = 0.0) -> None:
         """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``.
@@ -209,7 +214,7 @@ class Forecast:
     def _speed(self, peer_id: PeerId) -> _Speed:
         speed = self._speeds.pop(peer_id, None) or _Speed()
         self._speeds[peer_id] = speed
-        while len(self._speeds) > _PEERS_REMEMBERED:
+        while len(self._speeds) > self._remembered:
             self._speeds.popitem(last=False)
         return speed
 

@@ -17,6 +17,7 @@ from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
 _REPUTATIONS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
+_LOOKED_AT_MAX = 16  # of those that left first, for each that is remembered beyond it
 _CELL_MEMBERS_KEPT = 65_536  # members of cells whose cell is remembered
 _DEPARTED_KEPT = 16  # members that the operator still sees until they return or others leave
 _RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # it is about to leave, or its owner needs the machine
@@ -213,6 +214,7 @@ class Members:
         self._changed: dict[PeerId, None] = {}
         self._departed: dict[PeerId, Departed] = {}
         self._reputations: dict[PeerId, Reputation] = {}
+        self._absent: dict[PeerId, None] = {}  # identities with a reputation that are no members, in order of leaving
         self._origins: dict[PeerId, Member] = {}
         self.origin: Member | None = None
         """The origin that joined first, if there is one."""
@@ -265,6 +267,7 @@ class Members:
             is_cell=event.is_cell,
         )
         self._members[event.peer_id] = self._by_last_seen[event.peer_id] = member
+        self._absent.pop(event.peer_id, None)
         self._changed[event.peer_id] = None
         departed = self._departed.pop(event.peer_id, None)
         if departed is not None:
@@ -286,6 +289,8 @@ class Members:
         """Remove a member; it is shown among the departed for a while."""
         member = self._members.pop(peer_id)
         del self._by_last_seen[peer_id]
+        self._absent[peer_id] = None
+        self._bound_absent()
         self.shares.leave(peer_id)
         if self._origins.pop(peer_id, None) is not None:
             self.origin = next(iter(self._origins.values()), None)
@@ -309,12 +314,12 @@ class Members:
         self._changed[member.peer_id] = None
 
     def reputation(self, peer_id: PeerId) -> Reputation:
-        """Return the reputation of this identity. If too many are kept, the oldest harmless one is discarded."""
+        """Return the reputation of this identity."""
         reputation = self._reputations.get(peer_id)
         if reputation is None:
-            if len(self._reputations) >= _REPUTATIONS_KEPT:
-                self._discard_one()
             reputation = self._reputations[peer_id] = Reputation()
+            self._absent[peer_id] = None
+            self._bound_absent()
         return reputation
 
     def known_name(self, peer_id: PeerId) -> str:
@@ -322,11 +327,18 @@ class Members:
         reputation = self._reputations.get(peer_id)
         return "" if reputation is None else reputation.name
 
-    def _discard_one(self) -> None:
-        for peer_id, reputation in self._reputations.items():
-            if peer_id not in self._members and not reputation.quarantined and not reputation.ordered:
-                del self._reputations[peer_id]
+    def _bound_absent(self) -> None:
+        """If too many identities that are no members are remembered, discard the harmless one that left first."""
+        for _ in range(_LOOKED_AT_MAX):
+            if len(self._absent) <= _REPUTATIONS_KEPT:
                 return
+            peer_id = next(iter(self._absent))
+            del self._absent[peer_id]
+            reputation = self._reputations[peer_id]
+            if reputation.quarantined or reputation.ordered:
+                self._absent[peer_id] = None  # behind the others, so that it is not looked at again and again
+            else:
+                del self._reputations[peer_id]
 
     # ---------------------------------------------------------------- what they may hold
 

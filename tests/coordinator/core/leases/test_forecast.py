@@ -36,6 +36,14 @@ def test_speed_is_load_over_turnaround() -> None:
     assert forecast.slots_per_s(A, 1e5) is None, "too long ago"
 
 
+def test_the_speeds_of_all_members_are_remembered() -> None:
+    forecast, peers = Forecast(), [PeerId(f"p{number}") for number in range(17_000)]
+    forecast.joined(len(peers))
+    for peer in peers:
+        forecast.answered(attempt(peer), 10.0, 100)
+    assert all(forecast.slots_per_s(peer, 10.0) for peer in peers)
+
+
 def test_episodes_are_measured_whole() -> None:
     """Four turns, each of which sometimes takes 9 s instead of 1, hardly ever take four times 9 s."""
     forecast = measured([1.0] * 90 + [9.0] * 10)

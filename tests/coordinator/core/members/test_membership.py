@@ -95,6 +95,15 @@ def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> Non
     assert PeerId("p16999") not in [one.member.peer_id for one in here.departed()]
 
 
+def test_members_do_not_count_among_those_that_left() -> None:
+    here = members()
+    for number in range(17_000):
+        here.join(joined(f"p{number}"), now=0.0).reputation.accepted = number
+    here.leave(PeerId("p1"), "left", "")
+    assert here.reputation(PeerId("p1")).accepted == 1
+    assert len(here._reputations) == 17_000
+
+
 def test_a_quarantined_identity_is_never_discarded() -> None:
     here = members(bad="it lies")
     for number in range(17_000):
