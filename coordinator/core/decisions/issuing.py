@@ -11,8 +11,9 @@ the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heapreplace
 
 import msgspec
 
@@ -22,7 +23,7 @@ from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, 
 from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.episodes import Episode
 from coordinator.core.leases.forecast import Outlook
-from coordinator.core.leases.groups import Group
+from coordinator.core.leases.groups import Group, Need
 from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.lent.lent import Lent
 from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
@@ -36,10 +37,7 @@ _NEWCOMERS_TRIED = 32  # that wait for what newcomers may hold, after each event
 _BATCHES_ASKED = 2  # batches of environments that may be asked before no further one is opened
 LEASES_AT_ONCE = 64
 """Leases that one event gives out, of which 240 held the loop for 44 ms. The next event, or tick, goes on."""
-# With open slots, oldest first. Slots of groups that can no longer be in time stay open until the step changes: of
-# 10,000 peers that are preempted 0.4 times an hour, between 8 and 64. With fewer tried than these, no other group would
-# be completed, only new ones opened, and no batch be formed.
-_GROUPS_TRIED_MAX = 256
+_GROUPS_KEPT_FOR_OTHERS_MAX = 256  # that a member would complete in time, and that are passed over for one event
 
 
 class Pacing(msgspec.Struct, frozen=True):
@@ -156,7 +154,7 @@ class Round:
         self._turns: dict[tuple[int, Version | None], tuple[Version, Version]] = {}
         self._outlooks: dict[tuple[int, bool, float], Outlook] = {}
         self._too_slow: dict[Version, float] = {}  # by version: seconds of an attempt with which no work is in time
-        self._late: dict[GroupId, float] = {}  # by group: seconds of an attempt with which it is not in time
+        self._late: dict[Need, float] = {}  # by need: seconds of an attempt with which no such group is in time
         self._allowances = state.allowances
         self.actions: list[Action] = []
         """Records of the leases that were given."""
@@ -287,23 +285,21 @@ class Round:
         members, book = self._state.members, self._state.book
         grants: dict[PeerId, list[LeaseGrant]] = {}
         left = LEASES_AT_ONCE
-        tried, groups = book.open_groups(_GROUPS_TRIED_MAX), len(book)
-        oldest = self._oldest_for_next(tried)
+        groups, oldest = len(book), self._oldest_for_next()
         while left and oldest is not None and (peer_id := members.shares.first(oldest)) is not None:
             member = members.get(peer_id)
-            grant = None if member is None else self._grant_one(member, tried)
+            grant = None if member is None else self._grant_one(member)
             if grant is None:
                 members.shares.set_aside(peer_id)
             else:
                 grants.setdefault(peer_id, []).append(grant)
                 left -= 1
             if grant is not None or len(book) != groups:
-                tried, groups = book.open_groups(_GROUPS_TRIED_MAX), len(book)
-                oldest = self._oldest_for_next(tried)
+                groups, oldest = len(book), self._oldest_for_next()
                 self._too_slow.clear()
         self.actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
 
-    def _oldest_for_next(self, tried: list[tuple[int, Group]]) -> Version | None:
+    def _oldest_for_next(self) -> Version | None:
         """Return the oldest version with which the next work may be begun; None while there is none for any member.
 
         This is cheap while pacing admits no work at all.
@@ -311,13 +307,16 @@ class Round:
         state = self._state
         if state.newest_version is None or state.scoring.pause is not None:
             return None
-        if tried:  # it has its turn before any new group: older versions will do for it
-            return self._turn(tried[0][0], tried[0][1].oldest_begun)[1]
-        if state.prompts.stock and self.pacing.may_open(len(state.book)):
-            return self._turn(len(state.book), None)[1]
+        book = state.book
+        first = book.open_groups.oldest
+        if first is not None:  # it has its turn before any new group: older versions will do for it
+            group = book.group(first)
+            return self._turn(book.position(group), group.oldest_begun)[1]
+        if state.prompts.stock and self.pacing.may_open(len(book)):
+            return self._turn(len(book), None)[1]
         return None
 
-    def _grant_one(self, member: Member, tried: list[tuple[int, Group]]) -> LeaseGrant | None:
+    def _grant_one(self, member: Member) -> LeaseGrant | None:
         """Return one lease for this member; None if no open group could be completed in time."""
         held = self._load(member)
         free = self._room(member, held)
@@ -328,19 +327,14 @@ class Round:
         attempt_s = load / per_s if per_s else usual_s or 0.0
         if attempt_s >= self._too_slow.get(member.version, math.inf):
             return None
-        in_time = False
-        for groups_ahead, group in tried:
-            late_s = self._late.get(group.group_id, math.inf)
-            if attempt_s >= late_s or not _is_new_enough(member.version, group.lent):
-                continue
-            oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load)
-            if oldest is None:
-                if group.oldest_begun is not None and group.oldest_begun <= member.version:
-                    self._late[group.group_id] = attempt_s  # a newer version makes it no younger
-                continue
-            in_time, indices = True, self._slots_for(member, group, free, groups_ahead)
+        in_time = 0
+        for groups_ahead, group, oldest_in_time in self._groups_in_time(member, member.version, attempt_s, load):
+            indices = self._slots_for(member, group, free, groups_ahead)
             if indices:
-                return self.grant(member, group, indices, groups_ahead, oldest)
+                return self.grant(member, group, indices, groups_ahead, oldest_in_time)
+            in_time += 1
+            if in_time == _GROUPS_KEPT_FOR_OTHERS_MAX:
+                break
         groups_ahead, stock = len(self._state.book), self._state.prompts.stock
         may_open = not stock or _is_new_enough(member.version, Lent.of(stock[0]))
         oldest = None
@@ -352,6 +346,38 @@ class Round:
         if oldest is None or opened is None or opened.prompt.environment:  # its environments have to be reset first
             return None
         return self.grant(member, opened, self._slots_for(member, opened, free, groups_ahead), groups_ahead, oldest)
+
+    def _groups_in_time(
+        self, member: Member, version: Version, attempt_s: float, load: int
+    ) -> Iterator[tuple[int, Group, Version]]:
+        """Yield the open groups that the member would complete in time, oldest first.
+
+        Each comes with the number of groups before it, and the oldest version with which it would be in time. Of those
+        that it would complete too late, only the oldest one of each need is looked at: see OpenGroups.
+        """
+        book = self._state.book
+        first: list[tuple[GroupId, int, Need]] = [
+            (ids[0], 0, need)
+            for need, ids in book.open_groups.by_need.items()
+            if attempt_s < self._late.get(need, math.inf) and version >= need.lent
+        ]
+        heapify(first)
+        while first:
+            group_id, place, need = first[0]
+            group = book.group(group_id)
+            groups_ahead = book.position(group)
+            oldest = self.oldest_to_begin(member, version, group, groups_ahead, load)
+            if oldest is None:
+                heappop(first)
+                if place == 0 and need.oldest_begun is not None and need.oldest_begun <= version:
+                    self._late[need] = attempt_s  # a newer version makes no such group younger
+                continue
+            yield groups_ahead, group, oldest
+            ids, place = book.open_groups.by_need[need], place + 1
+            if place == len(ids):
+                heappop(first)
+            else:
+                heapreplace(first, (ids[place], place, need))
 
     def _slots_for(self, member: Member, group: Group, free: int, groups_ahead: int) -> list[int]:
         """Return the slots of a group that the member may be given: not the whole group if another peer is idle.

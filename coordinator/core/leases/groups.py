@@ -1,4 +1,4 @@
-"""Define prompt groups, their slots, and the attempts at them, as plain data.
+"""Define prompt groups, their slots, and the attempts at them, as plain data; index the groups that need attempts.
 
 A group is one prompt with a fixed number of slots; a slot becomes one rollout. A lease gives slots of one group to one
 peer; each slot of a lease is an attempt. A slot has at most two live attempts (I6); the first one received fills it.
@@ -13,8 +13,10 @@ attempt, and only the last one fills the slot. The agents of one game have the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Container
+from bisect import bisect_left, insort
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -122,6 +124,83 @@ class Group:
     def live(self) -> list[Attempt]:
         """Return the attempts in flight."""
         return [attempt for slot in self.slots for attempt in slot.live]
+
+    @property
+    def need(self) -> Need:
+        """What the group needs at present."""
+        turns = [game.turn_count for _, game in self.games()] if self.prompt.environment else []
+        lent = Version(0) if self.lent is None else self.lent.oldest_useful_version
+        return Need(self.oldest_begun, self.unfilled, min(turns, default=None), lent)
+
+
+class Need(NamedTuple):
+    """What decides whether a peer completes a group in time, besides how many groups are older.
+
+    Args:
+        oldest_begun: the oldest version in the group so far; None without any.
+        unfilled: slots without a rollout.
+        turns: turns of the game that has the fewest; None if none goes on.
+        lent: the oldest version that the head of a cell takes; 0 for the run's own problems.
+    """
+
+    oldest_begun: Version | None
+    unfilled: int
+    turns: int | None
+    lent: Version
+
+
+class OpenGroups:
+    """Keeps the ids of the groups with an open slot by what they need, oldest first.
+
+    A peer that would complete a group too late would complete all later ones of the same need too late. So one look at
+    the oldest one passes them over: in a large fleet, hundreds of groups that lost peers leave wait for the step to end
+    in which they are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._needs: dict[GroupId, Need] = {}
+        self._by_need: dict[Need, list[GroupId]] = {}
+
+    def __contains__(self, group_id: GroupId) -> bool:
+        return group_id in self._needs
+
+    @property
+    def by_need(self) -> Mapping[Need, Sequence[GroupId]]:
+        """The ids of the groups of each need, oldest first, where there is one."""
+        return self._by_need
+
+    @property
+    def oldest(self) -> GroupId | None:
+        """The id of the oldest group; None if there is none."""
+        return min((ids[0] for ids in self._by_need.values()), default=None)
+
+    def put(self, group: Group) -> None:
+        """Keep a group that has an open slot, under its present need."""
+        need, known = group.need, self._needs.get(group.group_id)
+        if need == known:
+            return
+        if known is not None:
+            self.discard(group.group_id)
+        self._needs[group.group_id] = need
+        insort(self._by_need.setdefault(need, []), group.group_id)
+
+    def discard(self, group_id: GroupId) -> None:
+        """Remove a group if it is kept."""
+        need = self._needs.pop(group_id, None)
+        if need is None:
+            return
+        ids = self._by_need[need]
+        del ids[bisect_left(ids, group_id)]
+        if not ids:
+            del self._by_need[need]
+
+    def validate(self, groups: Sequence[Group]) -> None:
+        """Raise AssertionError unless exactly these groups are kept, which are in order."""
+        assert self._needs == {group.group_id: group.need for group in groups}, "open groups"
+        by_need: dict[Need, list[GroupId]] = {}
+        for group in groups:
+            by_need.setdefault(group.need, []).append(group.group_id)
+        assert self._by_need == by_need, "open groups by need"
 
 
 @dataclass(frozen=True, slots=True)

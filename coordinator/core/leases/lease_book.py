@@ -15,6 +15,7 @@ from coordinator.core.leases.groups import (
     Filling,
     Finished,
     Group,
+    OpenGroups,
     SlotState,
     slot_seed,
     validate_slot,
@@ -50,7 +51,7 @@ class LeaseBook(InFlight[Attempt]):
         self._finished_kept = finished_kept
         self._groups: dict[GroupId, Group] = {}
         self._order: list[GroupId] = []
-        self._open: list[GroupId] = []  # groups with an open slot, oldest first
+        self.open_groups = OpenGroups()
         self._ready: list[GroupId] = []  # groups with every slot scored, oldest first
         self._filled: dict[AttemptKey, Filling] = {}
         self._pending: dict[AttemptKey, Attempt] = {}  # made a turn that its environment has not answered
@@ -81,10 +82,6 @@ class LeaseBook(InFlight[Attempt]):
     def position(self, group: Group) -> int:
         """Return how many open or ready groups are older."""
         return bisect_left(self._order, group.group_id)
-
-    def open_groups(self, count: int) -> list[tuple[int, Group]]:
-        """Return the oldest groups with an open slot, ``count`` at most, each with its position."""
-        return [(bisect_left(self._order, group_id), self._groups[group_id]) for group_id in self._open[:count]]
 
     def open_slots(self, group: Group) -> list[int]:
         """Return the sample indices whose slots need an attempt: see SlotState.open."""
@@ -227,7 +224,7 @@ class LeaseBook(InFlight[Attempt]):
         slots = [SlotState(seed) for seed in seeds]
         group = self._groups[group_id] = Group(group_id, prompt, slots, len(slots), lent=lent)
         self._order.append(group_id)
-        self._open.append(group_id)
+        self.open_groups.put(group)
         return group
 
     def issue(
@@ -377,7 +374,7 @@ class LeaseBook(InFlight[Attempt]):
         # A peer that continues a rollout of before a restart, whose beginning is unknown, cannot fill the slot.
         authors = authors_of(attempt.prefix or ()) | generated_by | {attempt.peer_id}
         self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version, authors))
-        if self._grace.lost or _contains(self._open, group.group_id):  # filling a slot opens none
+        if self._grace.lost or group.group_id in self.open_groups:  # filling a slot opens none
             self._index(group)
         return list(slot.live)
 
@@ -466,7 +463,8 @@ class LeaseBook(InFlight[Attempt]):
             self.shares.remove(filling.attempt, live=False)
             self._remember(filling.attempt, stored=True)
         del self._groups[group.group_id]
-        for index in (self._order, self._open, self._ready):
+        self.open_groups.discard(group.group_id)
+        for index in (self._order, self._ready):
             _discard(index, group.group_id)
 
     def _find(self, rollout_id: RolloutId) -> tuple[Group, Filling] | None:
@@ -485,10 +483,10 @@ class LeaseBook(InFlight[Attempt]):
         self._freed[attempt.peer_id] = None
 
     def _index(self, group: Group) -> None:
-        if not self._has_open_slot(group):
-            _discard(self._open, group.group_id)
-        elif not _contains(self._open, group.group_id):
-            insort(self._open, group.group_id)
+        if self._has_open_slot(group):
+            self.open_groups.put(group)
+        else:
+            self.open_groups.discard(group.group_id)
 
     def _remember(self, attempt: Attempt, *, stored: bool) -> None:
         self._finished[attempt.key] = Finished(attempt.peer_id, attempt.group_id, stored)
@@ -501,7 +499,7 @@ class LeaseBook(InFlight[Attempt]):
         """Raise AssertionError when an index disagrees with the groups, or I6 is broken."""
         assert self._order == sorted(self._groups), "groups are not in order"
         self._validate_live({attempt.key for group in self for attempt in group.live()})
-        assert self._open == [group.group_id for group in self if self.open_slots(group)], "open groups"
+        self.open_groups.validate([group for group in self if self.open_slots(group)])
         self._grace.validate(self._live_by_peer)
         assert self._ready == [group.group_id for group in self if group.ready], "ready groups"
         fillings = [filling for group in self for filling in group.fillings()]
@@ -539,11 +537,7 @@ def restored_game(recorded: Sequence[Sequence[RestoredTurn]]) -> Game:
     return game
 
 
-def _contains(ordered: list[GroupId], group_id: GroupId) -> bool:
-    index = bisect_left(ordered, group_id)
-    return index < len(ordered) and ordered[index] == group_id
-
-
 def _discard(ordered: list[GroupId], group_id: GroupId) -> None:
-    if _contains(ordered, group_id):
-        del ordered[bisect_left(ordered, group_id)]
+    index = bisect_left(ordered, group_id)
+    if index < len(ordered) and ordered[index] == group_id:
+        del ordered[index]

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+
+import hypothesis.strategies as st
+from hypothesis import given
+
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.decisions.issuing import LEASES_AT_ONCE
+from coordinator.core.decisions.issuing import LEASES_AT_ONCE, Round
 from coordinator.core.events.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
 from coordinator.core.events.events import (
     ArrivalsBegan,
@@ -14,8 +21,9 @@ from coordinator.core.events.events import (
     Tick,
 )
 from coordinator.core.leases.attempts import Attempt
-from coordinator.core.leases.groups import slot_seed
-from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Step, Version
+from coordinator.core.leases.groups import Group, slot_seed
+from coordinator.core.members.membership import Member
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 from tests.coordinator.core_world import (
     SAMPLING,
@@ -251,3 +259,65 @@ def test_groups_that_are_too_late_keep_no_other_group_from_being_completed() -> 
     world.core._state.batches.skip_to(Step(2))
     world.handle(wants("a", 2))
     assert [lease.group_id for lease, _ in world.take("a")] == [21, 22], "groups 1 to 20 are older than S"
+
+
+class PlainRound(Round):
+    """Looks at each open group, as the index by need must have the same result."""
+
+    def _groups_in_time(
+        self, member: Member, version: Version, attempt_s: float, load: int
+    ) -> Iterator[tuple[int, Group, Version]]:
+        book = self._state.book
+        for groups_ahead, group in enumerate(book):
+            if not book.open_slots(group) or (group.lent and version < group.lent.oldest_useful_version):
+                continue
+            oldest = self.oldest_to_begin(member, version, group, groups_ahead, load)
+            if oldest is not None:
+                yield groups_ahead, group, oldest
+
+
+def begin_groups(core: CoordinatorCore, random: Random) -> None:
+    """Open groups of four slots, with some rollouts of versions 2 to 6, and some slots in flight."""
+    book, rollouts = core._state.book, count(1)
+    for number in range(random.randint(1, 40)):
+        group, filled = book.open_group(prompt(number)), random.randint(0, 3)
+        attempts = book.issue(group, list(range(random.randint(filled, 4))) or [3], PeerId("a"), deadline=1e9)
+        for one in attempts[:filled]:
+            rollout_id, version = RolloutId(next(rollouts)), Version(random.randint(2, 6))
+            book.fill(one, rollout_id, version, version)
+            book.mark_stored(rollout_id)
+            book.mark_scored(rollout_id, 1.0)
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_what_groups_need_leads_to_the_same_ones_as_a_look_at_each(seed: int) -> None:
+    random, now = Random(seed), 300.0
+    core = CoordinatorCore(
+        settings(groups_per_step=5, samples_per_group=4, staleness_limit=3, steps=100, validate_every_event=False)
+    )
+    state = core._state
+    for name in ("origin", *(f"peer-{number}" for number in range(8))):
+        core.handle(joined(name, role="origin" if name == "origin" else "peer"), now)
+    for version in range(7):
+        core.handle(announced(version), now)
+    begin_groups(core, random)
+    state.batches.skip_to(Step(random.randint(3, 6)))
+    waits = random.random() < 0.3
+    for recorded in range(4):
+        state.forecast.learner(60.0 * recorded, recorded=recorded, waits=waits)
+    state.forecast.caution.learner_waited = random.random() < 0.3
+    for number in range(64):
+        one = Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId("measured"), 1e9, load=1)
+        state.forecast.answered(one, 10.0 * 1.05**number, 100)
+    peers = [one for one in state.members if one.role == "peer"]
+    for peer in peers:
+        took_s = random.choice([0.0, 8.0, 40.0, 60.0, 150.0])
+        if took_s:
+            one = Attempt(LeaseId(1), FencingToken(1), GroupId(1), 0, peer.peer_id, 1e9, now - took_s, load=1)
+            state.forecast.answered(one, now, 100)
+    found, expected = Round(state, now), PlainRound(state, now)
+    for peer in peers:
+        version, per_s = Version(random.randint(2, 6)), state.forecast.slots_per_s(peer.peer_id, now)
+        attempt_s = 2 / per_s if per_s else state.forecast.typical_s_of_all or 0.0
+        by_need, by_looking = (list(one._groups_in_time(peer, version, attempt_s, 2)) for one in (found, expected))
+        assert by_need == by_looking

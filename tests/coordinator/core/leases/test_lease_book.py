@@ -39,10 +39,10 @@ def test_a_lease_is_a_slice_and_the_rest_stays_vacant() -> None:
     attempts = leases.issue(group, [0, 1], A, deadline=10.0)
     leases.validate()
     assert [attempt.key for attempt in attempts] == [(1, 0), (1, 1)]
-    assert leases.open_groups(9) == [(0, group)]
+    assert leases.open_groups.oldest == group.group_id
     assert leases.open_slots(group) == [2]
     leases.issue(group, [2], B, deadline=10.0)
-    assert leases.open_groups(9) == []
+    assert leases.open_groups.oldest is None
     assert (leases.held_count(A), leases.held_count(B), leases.live_count) == (2, 1, 3)
 
 
@@ -52,7 +52,7 @@ def test_a_closed_attempt_frees_its_slot_for_a_higher_token_and_the_same_seed() 
     first = leases.issue(group, [0, 1, 2], A, deadline=10.0)
     leases.close(first[1])
     leases.validate()
-    assert (leases.open_groups(9), leases.open_slots(group)) == ([(0, group)], [1])
+    assert (leases.open_groups.oldest, leases.open_slots(group)) == (group.group_id, [1])
     assert leases.finished(first[1].key) == Finished(A, group.group_id, stored=False)
     (second,) = leases.issue(group, [1], B, deadline=20.0)
     assert second.fencing_token > first[1].fencing_token
