@@ -72,6 +72,10 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # which then comes whole: an upload is read as limits allow.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 16 << 10),
+    # A connection holds a buffer for its next read and one for what it sends. By default, gRPC keeps 64 KiB for reads
+    # after a message of 12 KiB or more, such as an upload, for the next 50 messages or so, and 16 KiB for a TLS record.
+    ("grpc.experimental.tcp_max_read_buffer_size", 8 << 10),
+    ("grpc.tsi.max_frame_size", 4 << 10),
     ("grpc.max_concurrent_streams", 64),  # of one connection; a peer has its session and a few uploads
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
