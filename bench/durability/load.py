@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import resource
@@ -36,6 +37,7 @@ from bench.fleet.watch import Watch, pin
 from bench.machine import Outcome, alone
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
+from rollcast.runtime.process import collect_garbage_in_small_steps
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.text.tokenizer import Tokenizer
@@ -189,6 +191,7 @@ class Load:
     async def run(self) -> dict[str, float]:
         """Run the load, and return its figures."""
         configure_logging("load", log_file=self._root / "members.log")
+        collect_garbage_in_small_steps()  # a scan of 10,000 peers stops the fleet for a second, and delays its uploads
         async with AsyncExitStack() as stack:
             stack.callback(self._coordinator.kill)
             self._coordinator.start()
@@ -247,6 +250,7 @@ class Load:
         began_s = time.monotonic()
         await self._wait(lambda: fleet.connected == self._profile.peers + 1, CONNECT_TIMEOUT_S, "peers connect")
         self._figures["connect_s"] = time.monotonic() - began_s
+        gc.freeze()
         enough = min(self._profile.peers, int(self._profile.uploads_s))
         await self._wait(lambda: fleet.holding >= enough, CONNECT_TIMEOUT_S, "peers get work")
         fleet.uploading = True
