@@ -86,6 +86,7 @@ from coordinator.core.leases.attempts import AttemptKey
 from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.lent.lent import Lent
 from coordinator.core.members import earned_book
+from coordinator.core.members.census import census_of
 from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
@@ -290,13 +291,15 @@ class CoordinatorCore:
 
     def status(self, now: float) -> Status:
         """Return the status of the run and its members."""
-        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
-        return build_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
+        waiting, elapsed_s, census = self.waiting(now), self.elapsed_s(now), census_of(self._state.members)
+        activation = self._activation.status(census)
+        return build_status(self._state, waiting, activation, census, now=now, elapsed_s=elapsed_s)
 
     def run_status(self, now: float) -> RunStatus:
         """Return the status of the run, without its members."""
-        waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
-        return build_run_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
+        waiting, elapsed_s, census = self.waiting(now), self.elapsed_s(now), census_of(self._state.members)
+        activation = self._activation.status(census)
+        return build_run_status(self._state, waiting, activation, census, now=now, elapsed_s=elapsed_s)
 
     def activation_status(self) -> ActivationStatus:
         """Return what the capacity model decided."""

@@ -104,7 +104,7 @@ def _worker(state: CoreState, known: KnownMembers, member: Member, has_prices: b
     return CapacityWorker(
         peer_id=member.peer_id,
         name=member.name,
-        on=not (reputation.switched_off or reputation.kept_out),
+        on=reputation.is_on,
         pin=reputation.pin,
         reason=reputation.kept_out or reputation.switched_off or reputation.switched,
         usd_per_hour=known.usd_per_hour(state, member) if has_prices else None,

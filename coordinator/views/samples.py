@@ -80,7 +80,7 @@ def take_sample(
 
 
 def _is_off(member: Member) -> bool:
-    return bool(member.reputation.switched_off or member.reputation.kept_out)
+    return not member.reputation.is_on
 
 
 def _tokens(member: Member) -> float | None:

@@ -35,6 +35,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation, WantWorker
 from coordinator.core.events.events import LearnedRestored, StandbyRestored, WorkersOffered
 from coordinator.core.events.operator_events import PeerPinned, PricesChanged
+from coordinator.core.members.census import Census, census_of
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
 from rollcast.wire.ids import PeerId
@@ -348,10 +349,10 @@ class Activation:
             return LearnedRestored()
         return LearnedRestored(replanner.preemptions.seen(), replanner.corrections)
 
-    def status(self) -> ActivationStatus:
-        """Return the decisions of the capacity model, for people."""
-        peers = [member for member in self._state.members if member.role == "peer"]
-        on = [member for member in peers if not member.reputation.kept_out and not member.reputation.switched_off]
+    def status(self, census: Census | None = None) -> ActivationStatus:
+        """Return the decisions of the capacity model, for people. ``census``: of the members now, if it is known."""
+        census = census or census_of(self._state.members)
+        on = census.peers_on
         replanner = self._replanner
         factors = (1.0, 1.0, 1.0)
         if replanner is not None:
@@ -360,7 +361,7 @@ class Activation:
         return ActivationStatus(
             self._state.settings.activation.mode,
             len(on),
-            sum(bool(member.reputation.standby) for member in peers),
+            census.peers_on_standby,
             sum(self._price(member) for member in on) if self._state.prices or self._state.offers.backed else 0.0,
             self._switches,
             None if replanner is None or replanner.plan is None else _planned_set(replanner.plan),

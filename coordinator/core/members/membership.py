@@ -66,6 +66,14 @@ class Reputation:
         return self.drained or self.standby
 
     @property
+    def is_on(self) -> bool:
+        """Whether the identity may take part and get new work: it is neither kept out nor switched off.
+
+        In one expression, as a view asks this of every member of a large fleet.
+        """
+        return not (self.banned or self.quarantined or self.drained or self.standby)
+
+    @property
     def ordered(self) -> bool:
         """Whether an operator gave an order about the identity that outlives its sessions."""
         return bool(self.banned or self.drained or self.pin)
@@ -108,11 +116,11 @@ class Member:
         It is ``joined`` before the first heartbeat.
         """
         reputation = self.reputation
+        if reputation.is_on:
+            return self.facts.state if self.facts is not None else "joined"
         if reputation.kept_out:
             return "banned" if reputation.banned else "quarantined"
-        if reputation.switched_off:
-            return "drained" if reputation.drained else "standby"
-        return self.facts.state if self.facts is not None else "joined"
+        return "drained" if reputation.drained else "standby"
 
     @property
     def reason(self) -> str:
@@ -160,15 +168,13 @@ class Member:
     @property
     def is_waited_for(self) -> bool:
         """Whether T_bcast includes the member, because it works and versions can reach it."""
-        return (
-            self.role == "peer" and not self.reputation.kept_out and not self.reputation.switched_off and self.receives
-        )
+        return self.role == "peer" and self.reputation.is_on and self.receives
 
     @property
     def may_work(self) -> bool:
         """Whether the member may be given slots at all."""
         reputation = self.reputation
-        if self.role != "peer" or self.version is None or reputation.kept_out or reputation.switched_off:
+        if self.role != "peer" or self.version is None or not reputation.is_on:
             return False
         if self.version < reputation.oldest_own_version:  # restarted without its disk: it receives that version again
             return False

@@ -68,11 +68,6 @@ class PeerStatus:
     swap_read_back: bool  # whether its hash of the version is one of the weights read out of what generates
 
 
-def tokens_per_s(member: Member) -> float:
-    """Return the tokens per second that the member reports to generate; 0 before its first heartbeat."""
-    return 0.0 if member.facts is None else member.facts.tokens_per_second
-
-
 def version_lag(member: Member, newest: Version | None) -> int | None:
     """Return how many learner steps a member's version is behind the newest; None while either is not known."""
     return None if member.version is None or newest is None else newest - member.version
@@ -102,9 +97,8 @@ def shown_members(state: CoreState) -> list[Member]:
     return sorted(nsmallest(PEERS_SHOWN_MAX, state.members, key=worst_first), key=lambda member: member.order)
 
 
-def peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
-    """Count by role and state the connected members, those that left last, and all banned ones."""
-    here = Counter((member.role, member.state) for member in state.members)
+def peers_by_state(state: CoreState, here: Counter[tuple[str, str]]) -> tuple[PeersInState, ...]:
+    """Count by role and state the connected members, of which ``here`` knows, those that left last, all banned ones."""
     banned = state.members.banned()
     gone = Counter(
         (departed.member.role, departed.how)
@@ -141,7 +135,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         reason="nothing to do now: the run is paused" if state.paused and member.state == "idle" else member.reason,
         active_version=member.version,
         version_lag=version_lag(member, state.newest_version),
-        tokens_per_s=tokens_per_s(member),
+        tokens_per_s=0.0 if facts is None else facts.tokens_per_second,
         open_slots=state.book.held_count(member.peer_id),
         accepted=member.reputation.accepted,
         dropped=member.reputation.dropped,

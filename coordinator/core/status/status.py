@@ -14,6 +14,7 @@ import msgspec
 from capacity.model.staleness import staleness_needed
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.census import Census
 from coordinator.core.members.learner_profile import ProfileStatus
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
 from coordinator.core.members.progress import LEARNER_LIMITS_SHARE
@@ -24,7 +25,6 @@ from coordinator.core.status.peers import (
     peer_rows,
     peers_by_state,
     shown_members,
-    tokens_per_s,
 )
 from coordinator.core.status.staleness import StalenessStatus, build_staleness_status
 
@@ -316,17 +316,17 @@ _RUN_FIELDS = tuple(field.name for field in fields(RunStatus))
 
 
 def build_status(
-    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, census: Census, *, now: float, elapsed_s: float
 ) -> Status:
     """Build the status of the run and its members from the core's state."""
-    run = build_run_status(state, waiting, activation, now=now, elapsed_s=elapsed_s)
+    run = build_run_status(state, waiting, activation, census, now=now, elapsed_s=elapsed_s)
     return Status(
         **{name: getattr(run, name) for name in _RUN_FIELDS}, peers=peer_rows(state, shown_members(state), now)
     )
 
 
 def build_run_status(
-    state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
+    state: CoreState, waiting: Waiting, activation: ActivationStatus, census: Census, *, now: float, elapsed_s: float
 ) -> RunStatus:
     """Build the status of the run without its members, which stays small however large the fleet is."""
     values, seconds = state.progress.values, state.dissemination.seconds
@@ -358,12 +358,12 @@ def build_run_status(
         staleness_max_trained=state.staleness.max_trained,
         staleness_needed=_staleness_needed(state),
         t_bcast_s=Seconds(seconds.percentile(50), seconds.percentile(95), seconds.last),
-        tokens_per_s=sum(tokens_per_s(member) for member in state.members),
+        tokens_per_s=census.tokens_per_s,
         waiting_for=waiting.text,
         waiting_since_s=waiting.since_s,
         next=waiting.next,
         peers_left_out=max(0, len(state.members) - PEERS_SHOWN_MAX),
-        peers_by_state=peers_by_state(state),
+        peers_by_state=peers_by_state(state, census.by_role_and_state),
         rollouts=_rollout_counts(state),
         episodes=_episodes(state),
         scoring=_scoring(state, now),
