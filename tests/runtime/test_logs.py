@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from rollcast.runtime.logs import configure_logging, recent_lines
+from rollcast.runtime.logs import BURST_S, configure_logging, recent_lines
 
 
 def test_json_lines_without_secrets(tmp_path: Path) -> None:
@@ -59,3 +60,32 @@ def test_the_newest_lines_are_remembered_without_secrets(tmp_path: Path) -> None
     assert len(lines) == 200
     assert (lines[-1]["number"], lines[-1]["join_token"], lines[-1]["where"]) == (499, "[redacted]", str(tmp_path))
     assert len(lines[-1]["text"]) == 400
+
+
+async def test_lines_of_a_burst_are_written_together(tmp_path: Path) -> None:
+    file = tmp_path / "peer.log"
+    configure_logging("peer", log_file=file)
+    for number in range(3):
+        structlog.get_logger().info("joined", number=number)
+    assert numbers_in(file) == [0], "the first line waits for nothing"
+    await asyncio.sleep(1.5 * BURST_S)
+    assert numbers_in(file) == [0, 1, 2]
+
+
+def test_lines_whose_loop_ends_under_them_are_written_with_the_next(tmp_path: Path) -> None:
+    async def burst() -> None:
+        for number in range(3):
+            structlog.get_logger().info("left", number=number)
+
+    file = tmp_path / "peer.log"
+    configure_logging("peer", log_file=file)
+    asyncio.run(burst())
+    structlog.get_logger().info("ended", number=3)
+    assert numbers_in(file) == [0, 1, 2, 3]
+    asyncio.run(burst())
+    configure_logging("peer")
+    assert numbers_in(file)[-3:] == [0, 1, 2], "another destination leaves nothing unwritten"
+
+
+def numbers_in(file: Path) -> list[int]:
+    return [json.loads(line)["number"] for line in file.read_text().splitlines()]
