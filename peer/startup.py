@@ -131,6 +131,7 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
         keep_bytes=keep.keep_bytes,
         in_memory=config.states_in_memory,
         memory_only=keep.memory_only,
+        hash_states=config.role == "origin",
     )
 
 

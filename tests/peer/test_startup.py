@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,11 +18,20 @@ from peer.instance import FILE, instance_id, this_place
 from peer.limits.config import LimitsConfig
 from peer.startup import join_run, make_engine, open_store, state_folder_lock
 from peer.worker.drain import unless
-from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
+from rollcast.runtime.errors import (
+    CorruptChunk,
+    JoinRefused,
+    MalformedMessage,
+    MissingExtra,
+    RunFolderError,
+    WaitTimedOut,
+)
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.scripted_coordinator import peer_credentials, scripted_coordinator
 from tests.peer.test_service import joined_config
+from tests.wire.versions.build import RUN_ID, a_contradiction, a_state, fill
 
 
 def test_two_peers_cannot_share_a_state_folder(tmp_path: Path) -> None:
@@ -114,6 +124,21 @@ def test_a_run_whose_name_is_no_folder_name_touches_nothing(tmp_path: Path, run_
     with pytest.raises(MalformedMessage, match="folder name"):
         open_store(config, RunId(run_id))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_origin_alone_hashes_states_whose_chunks_are_verified(tmp_path: Path) -> None:
+    state = a_state()
+    wrong, hashes = a_contradiction(state)
+
+    def received(role: Literal["peer", "origin"]) -> StoredEncoding:
+        store = open_store(PeerConfig(role=role, state_folder=tmp_path / role), RUN_ID)
+        encoding = store.begin(wrong, wrong.keyframe, hashes)
+        fill(encoding, state)
+        return encoding
+
+    received("peer").verify_state()
+    with pytest.raises(CorruptChunk):
+        received("origin").verify_state()
 
 
 def test_the_instance_id_stays_the_same_in_its_place(tmp_path: Path) -> None:

@@ -78,6 +78,10 @@ class ChunkStore:
         in_memory: make states from deltas in memory, as long as they fit.
         memory_only: keep everything in memory, of states the newest alone unless others are being read; versions that
             are on disk are removed.
+        hash_states: compare a keyframe that arrives with the record's state hash, besides its chunks with the list.
+            Both are signed together: the learner's own mistake alone can make them differ, and one process that looks
+            for it before the version is announced (the origin) is enough. Chunks smaller than the state hash's leaves
+            would have to be hashed twice.
 
     Raises:
         StoreError: the folder cannot be used.
@@ -92,8 +96,10 @@ class ChunkStore:
         keep_bytes: int = 0,
         in_memory: bool = False,
         memory_only: bool = False,
+        hash_states: bool = True,
     ) -> None:
         self.folder = self._folder = folder
+        self._hash_states = hash_states
         self._in_memory = in_memory or memory_only
         self._memory_only = memory_only
         self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
@@ -138,8 +144,14 @@ class ChunkStore:
             self._remove_other(verified, manifest)
             if not self._memory_only:
                 self._write_signed(verified, manifest, chunk_list)
-            folder = self._version_folder(manifest.version)
-            encoding = StoredEncoding(folder, verified, manifest, chunk_list, memory_only=self._memory_only)
+            encoding = StoredEncoding(
+                self._version_folder(manifest.version),
+                verified,
+                manifest,
+                chunk_list,
+                memory_only=self._memory_only,
+                hash_states=self._hash_states,
+            )
             encoding.open_partial()
             self._encodings[manifest.version, manifest.encoding_id] = encoding
         finally:

@@ -55,8 +55,10 @@ class StoredEncoding:
         hashes: bytes | None,
         *,
         memory_only: bool = False,
+        hash_states: bool = True,
     ) -> None:
         self._memory_only = memory_only  # chunks are received in memory, and nothing is written to disk
+        self._hash_states = hash_states  # otherwise a keyframe is right if each of its chunks is
         self.verified = verified
         self.manifest = manifest
         self.have = new_bitmap(manifest.chunk_count)
@@ -310,8 +312,8 @@ class StoredEncoding:
 
     @property
     def _to_be_hashed(self) -> bool:
-        """Whether checking the state takes more than its chunks, each of which was checked: they are no leaves."""
-        return self.manifest.kind == "keyframe" and not (
+        """Whether checking the state takes another pass over its bytes: the chunks, each checked, are no leaves."""
+        return (self._hash_states and self.manifest.kind == "keyframe") and not (
             self._state_verified or self._finished or self.manifest.chunk_size_bytes == LEAF_BYTES
         )
 
@@ -352,7 +354,8 @@ class StoredEncoding:
         """Compare the keyframe with the record's state hash.
 
         What is left to hash of the file is hashed before. That is nothing where the chunks, checked when they came, are
-        the leaves of the hash.
+        the leaves of the hash, or where the store does not hash states: then the chunks count, whose list is signed
+        together with the state hash.
 
         Raises:
             CorruptChunk: the bytes are not the state that the learner signed.
@@ -364,8 +367,10 @@ class StoredEncoding:
         if self._finished or self._to_be_hashed:
             hashed, self._state_hash = self._hash_until(self.manifest.size_bytes), None
             digest = hashed.digest()
+        elif self.manifest.chunk_size_bytes == LEAF_BYTES:
+            digest = self.manifest.chunk_list_hash
         else:
-            digest = self.manifest.chunk_list_hash  # of its leaves
+            digest = self.verified.record.state_hash
         if digest != self.verified.record.state_hash:
             raise CorruptChunk(
                 f"the state of version {self.version} does not match its signed hash",

@@ -64,6 +64,13 @@ def a_version(
     return verify_announcement(announcement, run_id=RUN_ID, learner_public_key=identity.public_key), hashes
 
 
+def a_contradiction(state: bytes) -> tuple[VerifiedVersion, bytes]:
+    """Return a version whose record names another state hash than that of the chunks it lists, and the list."""
+    record, hashes = replace(a_record(state), state_hash=bytes(32)), chunk_list(state, CHUNK)
+    announcement = sign_version(record, [keyframe_manifest(record, hashes, CHUNK)], IDENTITY)
+    return verify_announcement(announcement, run_id=RUN_ID, learner_public_key=IDENTITY.public_key), hashes
+
+
 def begin(store: ChunkStore, state: bytes, version: int = 1, *, base: VerifiedVersion | None = None) -> StoredEncoding:
     verified, hashes = a_version(state, IDENTITY, version, base=base)
     return store.begin(verified, verified.keyframe, hashes)

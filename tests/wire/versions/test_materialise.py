@@ -16,9 +16,11 @@ from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.chunks import cut
 from rollcast.wire.versions.delta import encode_delta
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.wire.versions.build import (
     CHUNK,
     Step,
+    a_contradiction,
     a_record,
     a_state,
     a_step,
@@ -315,6 +317,25 @@ def test_a_state_that_arrives_wrong_is_noticed_at_its_end(tmp_path: Path) -> Non
     store.advance(1 << 20)
     with pytest.raises(CorruptChunk):
         encoding.verify_state()
+
+
+def test_a_record_that_contradicts_its_list_is_noticed_by_a_store_that_hashes_states(tmp_path: Path) -> None:
+    wrong, hashes = a_contradiction(OLD)
+
+    def received(name: str, *, hash_states: bool) -> StoredEncoding:
+        store = ChunkStore(tmp_path / name, 4, hash_states=hash_states)
+        encoding = store.begin(wrong, wrong.keyframe, hashes)
+        chunks = [OLD[start:stop] for start, stop in cut(len(OLD), CHUNK)]
+        encoding.write_verified(0, chunks)
+        encoding.hash_written(0, chunks)
+        assert not store.advance(1 << 20)
+        return encoding
+
+    with pytest.raises(CorruptChunk, match="does not match its signed hash"):
+        received("origin", hash_states=True).verify_state()
+    peers = received("peer", hash_states=False)
+    peers.verify_state()
+    assert peers.state_held, "every chunk of it is the signed one"
 
 
 def test_a_list_that_is_not_the_signed_one_is_noticed(tmp_path: Path) -> None:
