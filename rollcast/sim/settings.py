@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from _random import Random as PlainRandom
 from dataclasses import dataclass, field
-from random import Random
 from typing import Literal
 
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.staleness.policy import LatePolicy, PacingRule
 from rollcast.sim.kernel.network import Line, Weather
+from rollcast.sim.kernel.rng import lognormal
 from rollcast.wire.version_swap import AtVersionSwap
 
 HOME = Line()
@@ -20,7 +21,7 @@ Receiving = Literal["fluid", "chunks"]
 RESUME_S = 30.0  # I10: steps resume within this time after the last fault, unless a step of the fleet takes longer
 _UPLINKS_FULL = 2.0  # copies that an uplink sends in a broadcast: one, and spoiled chunks again
 
-_random = Random()  # seeded anew for each sample, which is cheaper than a new Random
+_random = PlainRandom()  # seeded anew for each sample, which is cheaper than a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Lengths:
         _random.seed(seed)
         if self.quantiles:
             return self.quantiles[int(_random.random() * len(self.quantiles))]
-        return max(1, min(self.most, round(self.median * _random.lognormvariate(0.0, self.sigma))))
+        return max(1, min(self.most, round(self.median * lognormal(_random, self.sigma))))
 
 
 @dataclass(frozen=True, slots=True)

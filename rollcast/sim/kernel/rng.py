@@ -5,9 +5,13 @@ Streams are independent, so that code which adds a concern or samples more often
 
 from __future__ import annotations
 
+import math
+from _random import Random as PlainRandom
 from random import Random
 
 from blake3 import blake3
+
+_RATIO = 4.0 * math.exp(-0.5) / math.sqrt(2.0)
 
 
 class Chance:
@@ -24,3 +28,16 @@ class Chance:
             digest = blake3(f"rollcast/sim/{self.seed}/{concern}".encode()).digest(length=8)
             stream = self._streams[concern] = Random(int.from_bytes(digest, "little"))
         return stream
+
+
+def lognormal(random: PlainRandom, sigma: float) -> float:
+    """Return what ``Random.lognormvariate(0.0, sigma)`` does, in code that is compiled with the simulator.
+
+    ``PlainRandom`` is the part of ``Random`` that is written in C.
+    """
+    uniform = random.random
+    while True:  # Kinderman and Monahan's ratio of uniform deviates
+        first, second = uniform(), 1.0 - uniform()
+        z = _RATIO * (first - 0.5) / second
+        if z * z / 4.0 <= -math.log(second):
+            return math.exp(z * sigma)

@@ -8,6 +8,7 @@ from random import Random
 
 from coordinator.core.events.actions import ScoreRollout
 from rollcast.sim.kernel.process import Process
+from rollcast.sim.kernel.rng import lognormal
 from rollcast.sim.settings import FleetSettings
 from rollcast.wire.token_ids import unpack_ids
 
@@ -46,7 +47,7 @@ class Verifiers:
         while self._waiting and self._busy < self._settings.verifiers:
             self._busy += 1
             item, scored = self._waiting.popleft()
-            seconds = self._settings.verify_s * self._random.lognormvariate(0.0, _SPREAD)
+            seconds = self._settings.verify_s * lognormal(self._random, _SPREAD)
             fails = self.failures > 0.0 and self._random.random() < self.failures
             self._process.later(seconds, self._done, item, scored, fails)
 
