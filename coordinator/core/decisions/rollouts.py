@@ -417,8 +417,7 @@ def form_batch(state: CoreState, now: float) -> list[Action]:
     if not groups or _held_back(state, groups, now):
         return []
     batch = state.batches.form(groups, age_max)
-    for group in batch.groups:
-        state.book.remove(group)
+    state.book.remove(batch.groups)
     return [RecordBatch(batch.step, batch.rollout_ids)]
 
 

@@ -167,7 +167,7 @@ class CoreState:
         for first, _ in group.games():
             actions += self.close_game(group, first, live_reason)
         fillings = group.fillings()
-        self.book.remove(group)
+        self.book.remove([group])
         for index in range(len(group.slots)):
             self.partials.filled(group.group_id, index)
         for filling, reason in zip(fillings, reasons, strict=True):

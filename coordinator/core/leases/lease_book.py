@@ -27,6 +27,7 @@ from coordinator.core.lent.lent import Lent
 from rollcast.wire.ids import EpisodeId, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
+_REMOVED_ONE_BY_ONE = 16  # groups; for more of them, lists of all groups are made anew instead of moved for each
 
 
 class LeaseBook(InFlight[Attempt]):
@@ -448,12 +449,24 @@ class LeaseBook(InFlight[Attempt]):
         found = self._find(rollout_id)
         return None if found is None else found[0]
 
-    def remove(self, group: Group) -> None:
-        """Remove a group that goes into a batch, or is dropped.
+    def remove(self, groups: Sequence[Group]) -> None:
+        """Remove groups that go into a batch, or are dropped.
 
         Raises:
-            ValueError: it still has live attempts.
+            ValueError: one of them still has live attempts.
         """
+        for group in groups:
+            self._remove(group)
+        if len(groups) > _REMOVED_ONE_BY_ONE:
+            self._order, self._ready = (
+                [group_id for group_id in index if group_id in self._groups] for index in (self._order, self._ready)
+            )
+            return
+        for group in groups:
+            _discard(self._order, group.group_id)
+            _discard(self._ready, group.group_id)
+
+    def _remove(self, group: Group) -> None:
         if group.live() or group.episodes():
             raise ValueError(f"group {group.group_id} still has live attempts, or episodes")
         for filling in group.fillings():
@@ -464,8 +477,6 @@ class LeaseBook(InFlight[Attempt]):
             self._remember(filling.attempt, stored=True)
         del self._groups[group.group_id]
         self.open_groups.discard(group.group_id)
-        for index in (self._order, self._ready):
-            _discard(index, group.group_id)
 
     def _find(self, rollout_id: RolloutId) -> tuple[Group, Filling] | None:
         place = self._slot_of_rollout.get(rollout_id)

@@ -89,7 +89,7 @@ def _serve_at_once(form_batch: Any) -> Any:
 
 def _keep_groups(form_batch: Any) -> Any:
     def mutated(state: CoreState, now: float) -> Any:
-        remove, state.book.remove = state.book.remove, lambda group: None  # type: ignore[method-assign]
+        remove, state.book.remove = state.book.remove, lambda groups: None  # type: ignore[method-assign]
         try:
             return form_batch(state, now)
         finally:

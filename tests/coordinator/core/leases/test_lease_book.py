@@ -92,7 +92,7 @@ def test_a_group_is_ready_when_every_rollout_is_scored() -> None:
     assert group.oldest_version == 1
     assert not leases.mark_scored(RolloutId(1))  # once only
     assert leases.filling_of(attempts[0].key) is not None
-    leases.remove(group)
+    leases.remove([group])
     leases.validate()
     assert (len(leases), leases.ready_count, leases.unscored) == (0, 0, 0)
     assert leases.finished(attempts[0].key) == Finished(A, group.group_id, stored=True)
@@ -114,15 +114,19 @@ def test_a_group_with_live_attempts_cannot_be_removed() -> None:
     group = leases.open_group(prompt(0))
     leases.issue(group, [0], A, deadline=10.0)
     with pytest.raises(ValueError, match="still has live attempts"):
-        leases.remove(group)
+        leases.remove([group])
 
 
 def test_positions_are_by_age_among_open_and_ready_groups() -> None:
     leases = book()
     groups = [leases.open_group(prompt(number)) for number in range(3)]
     assert [leases.position(group) for group in groups] == [0, 1, 2]
-    leases.remove(groups[0])
+    leases.remove(groups[:1])
     assert [leases.position(group) for group in groups[1:]] == [0, 1]
+    more = [leases.open_group(prompt(number)) for number in range(40)]
+    leases.remove(more[5:35])
+    leases.validate()
+    assert [leases.position(group) for group in (*more[:5], *more[35:])] == list(range(2, 12))
 
 
 def test_finished_attempts_are_remembered_up_to_a_bound() -> None:
