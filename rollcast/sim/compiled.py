@@ -51,6 +51,8 @@ MODULES = (
     *(f"peer/worker/{name}.py" for name in ("running_batch", "spool", "status", "version_swap")),
     *(f"rollcast/wire/{name}.py" for name in ("address_scope", "rollouts", "token_ids")),
     "capacity/model/pacing_rules.py",
+    "coordinator/core/status/status.py",
+    "coordinator/core/status/wait_causes.py",
     "learner/training/trained_ids.py",
 )
 """Modules of other folders, which nearly every simulated rollout passes through."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
+import msgspec
+
 from coordinator.core.events import events as ev
 from coordinator.core.events.events import PeerFacts
 from peer.worker.core import WorkerCore
@@ -225,9 +227,17 @@ class PeerNode(Process):
             uplink_measured_s=60.0,
             uplink_probe_id=self._probe_id,
             downlink_bytes_per_second=self.line.down_bytes_s,
-            **(_NO_TRAFFIC | receiver if receiver else _NO_TRAFFIC),
+            chunk_bytes_from_origin=0,
+            chunk_bytes_from_peers=0,
+            chunk_bytes_sent=0,
+            chunks_rejected=0,
+            receiving_version=None,
+            receiving_chunks_have=0,
+            receiving_chunks_total=0,
         )
-        if not receiver and not status.tokens_per_second:
+        if receiver:
+            return msgspec.structs.replace(facts, **receiver)
+        if not status.tokens_per_second:
             self._reported = facts
         return facts
 
@@ -386,17 +396,6 @@ class PeerNode(Process):
         if self.link is not None:
             self.link.close(reason, finished=True)
         self.kill()
-
-
-_NO_TRAFFIC: dict[str, Any] = {
-    "chunk_bytes_from_origin": 0,
-    "chunk_bytes_from_peers": 0,
-    "chunk_bytes_sent": 0,
-    "chunks_rejected": 0,
-    "receiving_version": None,
-    "receiving_chunks_have": 0,
-    "receiving_chunks_total": 0,
-}
 
 
 def _spoiled(rollout: Rollout, random: Random) -> Rollout | Malformed:
