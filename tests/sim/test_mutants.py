@@ -78,7 +78,9 @@ def test_without_a_bug_the_first_seed_finds_nothing(capsys: pytest.CaptureFixtur
 @pytest.mark.sim
 def test_work_for_peers_that_are_switched_off_is_found() -> None:
     """Only a fleet with an operator drains peers. Without the bug, test_simulation finds nothing in such a fleet."""
-    bug = Mutant("one", "activation", "", (Patch(Reputation, "switched_off", plain(property(lambda self: ""))),))
+    bug = Mutant(
+        "one", "activation", "", (Patch(Reputation, "is_on", plain(property(lambda self: not self.kept_out))),)
+    )
     fleet = replace(priced(0), operator_every_s=2.0, own_checks=False)
     with planted(bug):
         found = simulate(fleet, 0, seconds=60.0, faults=()).violations

@@ -404,7 +404,10 @@ MUTANTS = (
         "quarantined-peers-work",
         "I9",
         "a quarantined peer still gets leases",
-        (Patch(Reputation, "kept_out", plain(property(lambda reputation: reputation.banned))),),
+        (
+            Patch(Reputation, "kept_out", plain(property(lambda reputation: reputation.banned))),
+            Patch(Reputation, "is_on", plain(property(lambda one: not (one.banned or one.switched_off)))),
+        ),
     ),
     Mutant(
         "scoring-queue-leaks",
