@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -30,7 +29,11 @@ class Channel(Protocol):
 
 
 class PeerChannel:
-    """The outgoing messages of one peer, and whether its session is still open."""
+    """The outgoing messages of one peer, and whether its session is still open.
+
+    There is one for each of thousands of sessions: a list and a future while it waits take 2 KB less than a deque and
+    an event, which has a deque of its own.
+    """
 
     def __init__(self, peer_id: PeerId, role: Role, address: str = "") -> None:
         self.peer_id = peer_id
@@ -38,8 +41,8 @@ class PeerChannel:
         self.address = address
         self.ended_because = ""
         self.said_goodbye = False  # a peer that said goodbye does not return to its leases
-        self._messages: deque[pb.CoordinatorMessage] = deque()
-        self._changed = asyncio.Event()
+        self._messages: list[pb.CoordinatorMessage] = []
+        self._change: asyncio.Future[None] | None = None  # that ``next`` waits for
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Queue a message; end the session of a peer that lets the queue fill up."""
@@ -50,21 +53,31 @@ class PeerChannel:
             self.end("it does not read its messages")
             return
         self._messages.append(message)
-        self._changed.set()
+        self._wake()
 
     def end(self, reason: str) -> None:
         """End the session once the queued messages have been written."""
         self.ended_because = self.ended_because or reason
-        self._changed.set()
+        self._wake()
 
     async def next(self) -> pb.CoordinatorMessage | None:
-        """Return the next message to write; None once the session has ended. Waits as long as the session lasts."""
+        """Return the next message to write; None once the session has ended. Waits as long as the session lasts.
+
+        Only one task may call this at a time.
+        """
         while not self._messages:
             if self.ended_because:
                 return None
-            self._changed.clear()
-            await self._changed.wait()
-        return self._messages.popleft()
+            self._change = asyncio.get_running_loop().create_future()
+            try:
+                await self._change
+            finally:
+                self._change = None
+        return self._messages.pop(0)
+
+    def _wake(self) -> None:
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
 
 
 class Sessions:

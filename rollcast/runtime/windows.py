@@ -18,14 +18,17 @@ def percentile_of(values: Iterable[float], percent: float) -> float | None:
 
 
 class Window:
-    """The newest measurements of one quantity."""
+    """The newest measurements of one quantity; before the first it takes next to no memory."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("_size", "_values")
 
     def __init__(self, size: int = WINDOW) -> None:
-        self._values: deque[float] = deque(maxlen=size)
+        self._size = size
+        self._values: deque[float] | None = None
 
     def add(self, value: float) -> None:
+        if self._values is None:
+            self._values = deque(maxlen=self._size)
         self._values.append(value)
 
     @property
@@ -34,7 +37,7 @@ class Window:
 
     def percentile(self, percent: float) -> float | None:
         """Return the nearest-rank percentile; None without a measurement."""
-        return percentile_of(self._values, percent)
+        return percentile_of(self._values or (), percent)
 
 
 class Distribution:
