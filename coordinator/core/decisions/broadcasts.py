@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from coordinator.core.broadcast.nodes import RelayNode
 from coordinator.core.broadcast.planner import Drift
@@ -18,7 +19,7 @@ from rollcast.wire.ids import PeerId
 REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
 PLANNED_IN_LINE_MAX = 500  # members; a larger plan takes longer than other events may wait
-READ_A_TURN = 1000  # members whose rates are read for a plan in one tick: 10 to 20 ms
+READ_A_TURN = 1000  # members whose rates are read for a plan, or for a probe, in one tick: 10 to 20 ms for a plan
 IN_LINE_AGAIN_SHARE = 0.75  # of that number, below which a shrinking fleet is planned in line again: no flapping
 MADE_WITHIN_S = 60.0  # for a plan beside the loop; after that another one is asked for
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
@@ -46,6 +47,7 @@ class Broadcasts:
         self._is_large = False  # whether the newest plan was asked for beside the loop
         self._unread: list[Member] = []  # members that the next large plan still has to read
         self._nodes: list[RelayNode] = []  # those that it has read
+        self._probed_from = 0  # place of the first member that the next probe is chosen among
         self.problem: RelayProblem | None = None
         """The problem that is being solved beside the loop; None if none is."""
 
@@ -214,10 +216,16 @@ class Broadcasts:
                 self._probing.reported(peer_id, state.links.probe_id(peer_id))
         uplinks = [
             (member.peer_id, state.links.uplink(member.peer_id, now)[1])
-            for member in state.members
+            for member in self._next_to_probe()
             if not member.metered and member.may_relay
         ]
         return list(self._probing.next(uplinks, now, is_idle=self._is_idle, targets_of=self._targets_of))
+
+    def _next_to_probe(self) -> Iterator[Member]:
+        """Return the members that the next probe is chosen among: all, or of a large fleet the next READ_A_TURN."""
+        first = self._probed_from if self._probed_from < len(self._state.members) else 0
+        self._probed_from = first + READ_A_TURN
+        return islice(self._state.members, first, self._probed_from)
 
     def _is_idle(self, peer_id: PeerId) -> bool:
         """Whether the peer and its children hold the newest version, so that nothing is being sent to or by it."""

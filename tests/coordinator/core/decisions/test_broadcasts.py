@@ -122,6 +122,21 @@ def test_in_trees_unknown_uplinks_are_probed_while_no_version_is_in_flight() -> 
     fleet.handle(PeerLeft(following.peer_id, "gone"))
 
 
+def test_of_a_large_fleet_some_members_at_a_time_are_considered_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcasts, "READ_A_TURN", 3)
+    fleet = Fleet(8, probes=ProbeSettings(bytes_max=1000, seconds_max=1.0))
+    for name in ("origin", *fleet.names):
+        fleet.beat(name)
+    fleet.at(1.0)  # considers the first three
+    probed = []
+    for now in (40.0, 80.0, 120.0, 160.0):  # no probe is answered, and the next one may begin
+        fleet.now = now
+        probed += [probe.peer_id for probe in only(fleet.handle(Tick()), SendProbe)]
+    assert len(set(probed)) == 4
+    for peer_id, considered in zip(probed, ["p2 p3 p4", "p5 p6 p7", "origin p0 p1", "p2 p3 p4"], strict=True):
+        assert peer_id in considered.split()
+
+
 def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
     """A peer follows no older plan than it has: it would keep dialling an origin that returned elsewhere."""
     ids = []
