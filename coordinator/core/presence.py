@@ -150,7 +150,7 @@ class Presence:
         # version changes, whether it may work.
         rests_as_before = member.rests_as(event.facts)
         could_work, roles_before = (True, None) if rests_as_before else (member.may_work, member.roles_in_plan)
-        version_before, member.facts = member.version, event.facts
+        version_before, member.facts = member.version, event.completed(member.facts)
         if member.role == "peer":  # the origin receives from the learner, outside a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version

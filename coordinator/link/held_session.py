@@ -44,6 +44,10 @@ class HeldSession:
                 self._free_slots = 0  # it asks again once it can take work
                 if not heard:
                     self._returned.append(event)
+            case HeartbeatReceived():
+                before = self._newest.get(HeartbeatReceived)
+                facts = event.completed(before.facts if isinstance(before, HeartbeatReceived) else None)
+                self._newest[HeartbeatReceived] = HeartbeatReceived(event.peer_id, facts)
             case _ if isinstance(event, _REPLACED):
                 self._newest[type(event)] = event
 

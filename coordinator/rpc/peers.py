@@ -152,7 +152,7 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
     """
     match message.WhichOneof("body"):
         case "heartbeat":
-            return HeartbeatReceived(peer_id, facts_of(message.heartbeat))
+            return HeartbeatReceived(peer_id, facts_of(message.heartbeat), message.heartbeat.links_left_out)
         case "work_request":
             return WorkRequested(peer_id, min(message.work_request.free_slots, CONCURRENT_ROLLOUTS_MAX))
         case "version_held":

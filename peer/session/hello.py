@@ -16,6 +16,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 
 _BYTES_PER_MEGABIT = 125_000.0
+# Reports on fifteen links take 2 KB: with every heartbeat they would take a tenth of an uplink of 0.2 Mbit/s.
+_LINKS_EVERY_S = 5.0
 
 
 def hello_of(
@@ -80,6 +82,23 @@ def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OP
     )
     heartbeat.MergeFrom(relay.report)
     return heartbeat
+
+
+class LinkReporting:
+    """Decides which heartbeats of a session report the links: one every few seconds, and any with other links."""
+
+    def __init__(self) -> None:
+        self._reported: set[tuple[str, str]] | None = None
+        self._due_s = 0.0
+
+    def thin(self, heartbeat: pb.Heartbeat, now: float) -> None:
+        """Leave the links out of a heartbeat that need not report them."""
+        links = {(link.peer_id, link.transport) for link in heartbeat.links}
+        if links == self._reported and now < self._due_s:
+            heartbeat.ClearField("links")
+            heartbeat.links_left_out = True
+            return
+        self._reported, self._due_s = links, now + _LINKS_EVERY_S
 
 
 def swap_to_pb(swap: Swap) -> pb.SwapReport:

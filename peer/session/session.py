@@ -18,6 +18,7 @@ import grpc
 import structlog
 
 from peer.session.coordinators import Coordinators
+from peer.session.hello import LinkReporting
 from peer.session.silence import AnswerWatch
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, RollcastError, Unreachable, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
@@ -362,7 +363,7 @@ class Session:
 
     async def _write(self, call: Any, heartbeat_interval_s: float, watch: AnswerWatch | None) -> str:
         loop, numbers = asyncio.get_running_loop(), itertools.count(1)
-        next_heartbeat_s, lag_s = loop.time(), 0.0
+        next_heartbeat_s, lag_s, links = loop.time(), 0.0, LinkReporting()
         while True:
             while self._outbox:
                 await self._write_one(call, self._outbox.popleft())
@@ -374,6 +375,7 @@ class Session:
                 next_heartbeat_s = loop.time() + heartbeat_interval_s
                 heartbeat = self._heartbeat()
                 heartbeat.loop_lag_s = lag_s
+                links.thin(heartbeat, loop.time())
                 if watch is not None:
                     heartbeat.sequence = next(numbers)
                     watch.heartbeat_sent()

@@ -151,10 +151,25 @@ class PeerFacts(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
-    """A peer reported its state."""
+    """A peer reported its state.
+
+    Args:
+        links_left_out: whether ``facts`` has no links, and those reported before still count.
+    """
 
     peer_id: PeerId
     facts: PeerFacts
+    links_left_out: bool = False
+
+    def completed(self, before: PeerFacts | None) -> PeerFacts:
+        """Return the facts with all links.
+
+        Args:
+            before: the facts of the heartbeat before this one, with all links.
+        """
+        if not self.links_left_out or before is None:
+            return self.facts
+        return msgspec.structs.replace(self.facts, links=before.links)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from coordinator.core.events.events import (
     BatchRequested,
     HeartbeatReceived,
     LearnerStatusChanged,
+    LinkFacts,
     PeerAccused,
     PeerLeft,
     RunEnded,
@@ -170,6 +171,19 @@ def test_a_coordinator_that_did_not_run_ends_no_session() -> None:
         assert world.handle(Tick()) == []
     world.now += 0.4
     assert EndSession(A, "no heartbeat") in world.handle(Tick()), "it runs again, and still nothing comes"
+
+
+def test_links_that_a_heartbeat_leaves_out_are_those_reported_before() -> None:
+    world = World()
+    world.start("a")
+    link = LinkFacts(B, "direct", 0.04, 10, 20, 0.0, "bbr")
+    linked = msgspec.structs.replace(heartbeat("a", active=0).facts, links=(link,))
+    world.handle(HeartbeatReceived(A, linked))
+    world.handle(HeartbeatReceived(A, heartbeat("a", active=0, tokens_generated=7).facts, links_left_out=True))
+    facts = world.core.state.members.get(A).facts
+    assert (facts.tokens_generated, facts.links) == (7, (link,))
+    world.handle(heartbeat("a", active=0))
+    assert world.core.state.members.get(A).facts.links == ()
 
 
 def test_a_member_whose_loop_is_late_is_waited_for() -> None:

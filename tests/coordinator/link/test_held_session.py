@@ -45,6 +45,17 @@ def test_the_newest_report_of_each_kind_is_repeated() -> None:
     assert session.joined.held_leases is None, "it may hold other leases by now"
 
 
+def test_a_heartbeat_without_links_is_repeated_with_those_reported_before() -> None:
+    held = HeldSession(JOINED)
+    linked = pb.Heartbeat(tokens_generated=1, links=[pb.LinkReport(peer_id="bob")])
+    held.note(HeartbeatReceived(ALICE, facts_of(linked)), heard=True)
+    held.note(HeartbeatReceived(ALICE, facts_of(pb.Heartbeat(tokens_generated=2)), links_left_out=True), heard=True)
+    (repeated,) = held.repeated()
+    assert isinstance(repeated, HeartbeatReceived)
+    assert repeated.facts.tokens_generated == 2
+    assert repeated.facts.links == facts_of(linked).links
+
+
 def test_slots_that_were_leased_are_not_asked_for_again() -> None:
     session = HeldSession(JOINED)
     session.delivered(leases(3))  # before any request
