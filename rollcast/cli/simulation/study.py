@@ -72,7 +72,7 @@ def scale(
     results
         Append each result to this file, and take from it what an earlier study has found already.
     plot
-        Write a plot to this file, PNG or SVG.
+        Write a plot to this file, PNG or SVG: of these fleets, and of all others that the file of results has.
     compiled
         Use the cores that `make compiled` compiled in this checkout; the core's times are then shorter than a
         coordinator's, and everything else is the same.
@@ -111,7 +111,7 @@ def scale(
                 file.write(json.dumps({"cell": keys[cell], "point": found}) + "\n")
     points = [known[keys[cell]] for cell in cells]
     if plot is not None:
-        _draw(points, plot)
+        _draw(list(known.values()), plot)
     if json_output:
         json.dump({"points": [point.to_json() for point in points]}, sys.stdout, indent=2)
         sys.stdout.write("\n")

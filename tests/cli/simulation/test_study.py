@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcast.cli.simulation import study
 from rollcast.cli.simulation.study import _Progress, app
 from rollcast.runtime.errors import ConfigError
 
@@ -40,7 +41,9 @@ def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"core_share", "core_block_ms_max", "usd_per_kilo_rollout", "origin_copies", "t_bcast_p95_s"} <= point.keys()
 
 
-def test_what_is_found_already_is_not_simulated_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_found_already_is_not_simulated_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     market, results = tmp_path / "market.csv", tmp_path / "results.jsonl"
     market.write_text("0,3\n60000,3\n")
     asked = [SMALL[0], "--peers", "4", "--churn", "1", *SMALL[5:], "--spot", str(market), "--results", str(results)]
@@ -53,6 +56,12 @@ def test_what_is_found_already_is_not_simulated_again(capsys: pytest.CaptureFixt
     assert found[0]["points"][0]["trace"] == "market"
     assert printed.err.startswith("simulating 0 fleets")
     assert len(results.read_text().splitlines()) == 1
+    drawn: list[int] = []
+    monkeypatch.setattr(study, "_draw", lambda points, path: drawn.extend(point.peers for point in points))
+    with results.open("a") as file:
+        file.write(json.dumps({"cell": "of another study", "point": found[0]["points"][0] | {"peers": 9}}) + "\n")
+    assert app([*asked, "--plot", "scale.svg"], result_action="return_value") == 0
+    assert drawn == [4, 9]
     results.write_text("no result\n")
     with pytest.raises(ConfigError, match="cannot read the results"):
         app(asked, result_action="return_value", exit_on_error=False)
