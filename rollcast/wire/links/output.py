@@ -28,21 +28,25 @@ _PAUSE_S = 0.002
 
 
 class SendPace:
-    """Estimates how fast a socket takes bytes, from the times in which more of them waited. Pure."""
+    """Estimates how fast a socket takes bytes, from the times in which more of them waited or followed. Pure."""
 
     def __init__(self) -> None:
         self._began_s: float | None = None
         self._emptied_s = 0.0
         self._bytes = 0
+        self._at_once = False  # nothing has waited since the measurement began
         self.bytes_per_second = 0.0
         """The newest rate; 0 if none was measured."""
 
     def blocked(self, now: float) -> bool:
         """Note that the socket takes no more for the moment; return whether a measurement begins."""
-        begins = self._began_s is None or now - self._emptied_s > _PAUSE_S
+        begins = self._at_once or self._pauses(now)
         if begins:
-            self._began_s, self._bytes = now, 0
+            self._began_s, self._bytes, self._at_once = now, 0, False
         return begins
+
+    def _pauses(self, now: float) -> bool:
+        return self._began_s is None or now - self._emptied_s > _PAUSE_S
 
     def emptied(self, size_bytes: int, now: float) -> bool:
         """Note that the socket has taken the last of ``size_bytes`` since the measurement began or the last call.
@@ -58,6 +62,17 @@ class SendPace:
         self.bytes_per_second = self._bytes / (now - self._began_s)
         self._began_s, self._bytes = now, 0
         return True
+
+    def taken_at_once(self, size_bytes: int, now: float) -> bool:
+        """Note that the socket had room for ``size_bytes``: a link as fast as this process never lets bytes wait.
+
+        Returns whether there is a new rate.
+        """
+        if self._pauses(now):
+            self._began_s = self._emptied_s = now  # what an idle socket takes does not show how fast it is
+            self._bytes, self._at_once = 0, True
+            return False
+        return self.emptied(size_bytes, now)
 
     @property
     def ahead_bytes(self) -> int:
@@ -164,8 +179,11 @@ class LinkOutput:
             self._waiting.append(view)
             self._waiting_bytes += len(view)
 
-    def pump(self, *, everything: bool = False) -> None:
+    def pump(self, now: float, *, everything: bool = False) -> None:
         """Encrypt and send as much as the socket takes; ``everything`` leaves what it does not take to the transport.
+
+        Args:
+            now: seconds on the event loop's clock.
 
         Raises:
             ssl.SSLError: the connection failed before.
@@ -175,6 +193,8 @@ class LinkOutput:
             data = self._tls.output()
             self._given_bytes += len(data)
             self._transport.write(memoryview(data))
+            if not self._blocked:
+                self._note_rate(self._pace.taken_at_once(self._newly_taken_bytes(), now))
 
     def paused(self, now: float) -> None:
         """Note that the transport holds bytes that the socket does not take."""
@@ -185,8 +205,15 @@ class LinkOutput:
     def resumed(self, now: float) -> None:
         """Note that the transport holds nothing any more; ``pump`` should follow."""
         self._blocked = False
+        self._note_rate(self._pace.emptied(self._newly_taken_bytes(), now))
+
+    def _newly_taken_bytes(self) -> int:
+        """Return the bytes given to the socket, which has all of them now, since they were counted last."""
         taken, self._counted_bytes = self._given_bytes - self._counted_bytes, self._given_bytes
-        if self._pace.emptied(taken, now) and self._pace.ahead_bytes != self._ahead_bytes:
+        return taken
+
+    def _note_rate(self, measured: bool) -> None:
+        if measured and self._pace.ahead_bytes != self._ahead_bytes:
             self._ahead_bytes = self._pace.ahead_bytes
             set_unsent_bytes(self._sock, self._ahead_bytes)
 

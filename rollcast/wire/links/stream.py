@@ -231,10 +231,10 @@ class LinkStream(asyncio.BufferedProtocol):
         self._ended = LinkClosed(reason, code)
         self._loop.call_soon(self._tell_ended)
         with contextlib.suppress(ssl.SSLError):
-            self._output.pump(everything=True)
+            self._output.pump(self._loop.time(), everything=True)
         self._tls.send_close_notify()
         with contextlib.suppress(ssl.SSLError):
-            self._output.pump(everything=True)
+            self._output.pump(self._loop.time(), everything=True)
         with contextlib.suppress(OSError):
             self._socket.write_eof()  # sent after the bytes that still wait
         self._steer_reading()
@@ -297,7 +297,7 @@ class LinkStream(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         try:
-            self._output.pump()
+            self._output.pump(self._loop.time())
         except ssl.SSLError as error:
             self.end(_broken(error))
 

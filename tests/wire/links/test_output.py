@@ -44,6 +44,23 @@ def test_time_without_anything_to_send_does_not_count() -> None:
     assert pace.bytes_per_second in (0.0, pytest.approx(100e6))
 
 
+def test_a_link_that_never_lets_bytes_wait_is_as_fast_as_it_is_given_them() -> None:
+    pace = SendPace()
+    assert not any(pace.taken_at_once(64 << 10, chunk * 0.0002) for chunk in range(200)), "for 40 ms"
+    assert any(pace.taken_at_once(64 << 10, chunk * 0.0002) for chunk in range(200, 300))
+    assert pace.ahead_bytes == 512 << 10
+    assert not any(pace.taken_at_once(64 << 10, 1 + chunk * 0.01) for chunk in range(50)), "pauses between chunks"
+    assert pace.ahead_bytes == 512 << 10
+
+
+def test_what_a_window_took_at_once_does_not_count_once_bytes_wait() -> None:
+    pace = SendPace()
+    for chunk in range(200):
+        pace.taken_at_once(64 << 10, chunk * 0.0002)
+    sent(pace, 25e6, 0.06, begin_s=200 * 0.0002)
+    assert pace.bytes_per_second == pytest.approx(25e6)
+
+
 class Socket:
     """A transport over a socket that takes everything until it is ``slow``, and TLS that changes nothing."""
 
@@ -91,16 +108,16 @@ def test_bytes_leave_in_order_and_wait_as_plaintext_while_the_socket_is_full() -
     socket.output.write(b"head", data)
     assert socket.output.full
     socket.slow = True
-    socket.output.pump()
+    socket.output.pump(socket.now)
     assert socket.held_bytes == 256 << 10, "one piece"
     assert socket.output.waiting_bytes == 4 + len(data)
     socket.slow = False
     socket.take_all()
-    socket.output.pump()
+    socket.output.pump(socket.now)
     assert (bytes(socket.sent), socket.output.waiting_bytes) == (b"head" + data, 0)
     socket.slow = True
     socket.output.write(data)
-    socket.output.pump(everything=True)
+    socket.output.pump(socket.now, everything=True)
     assert socket.held_bytes == len(data)
 
 
@@ -108,10 +125,10 @@ def test_what_an_idle_socket_took_at_once_does_not_make_a_slow_link_fast() -> No
     socket = Socket()
     for _ in range(64):
         socket.output.write(bytes(1 << 20))
-        socket.output.pump()
+        socket.output.pump(socket.now)
     socket.slow = True
     socket.output.write(bytes(100_000))
-    socket.output.pump()
+    socket.output.pump(socket.now)
     socket.now += 0.1
     socket.take_all()
     assert socket.output._pace.bytes_per_second == pytest.approx(1e6)
