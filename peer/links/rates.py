@@ -1,10 +1,12 @@
 """Estimate rates from traffic that passes anyway. Pure: the time is an argument.
 
-``RateMeter`` estimates the uplink and downlink of a process, ``LinkRate`` those of one link.
+``RateMeter`` estimates the uplink and downlink of a process, ``DeliveredRate`` an uplink by what arrived, ``LinkRate``
+the rates of one link.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 # Seconds of waiting after which a measurement counts half.
@@ -101,6 +103,51 @@ class RateMeter:
         self._seconds = self._seconds * kept + seconds
         self._busy_since_s = self._measured_until_s = now
         self._pending_bytes = 0
+
+
+# What the other ends acknowledged is counted this often, while bytes wait to leave.
+_DELIVERED_EVERY_S = 2.0
+# It shows how fast the uplink is if bytes waited for this share of the time: less than all of it, because a link has
+# nothing to send for a moment between two chunks.
+_WAITED_SHARE_LEAST = 0.9
+# Acknowledgements come in bursts, so the rate is the mean of the last ones.
+_DELIVERED_COUNTED = 6
+
+
+class DeliveredRate:
+    """Measures an uplink by the bytes that the other ends acknowledge while more of them wait.
+
+    For ``RateMeter``, bytes have left once the kernel has taken them. But the kernel and the queue in front of a slow
+    uplink take seconds of it at once, so that it would seem up to twice as fast as it is.
+    """
+
+    def __init__(self) -> None:
+        self._rates: deque[float] = deque(maxlen=_DELIVERED_COUNTED)
+        self._waiting_since_s: float | None = None
+        self._began_s = float("-inf")
+        self._waited_s = 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Return the rate; 0 if bytes never waited for long enough."""
+        return sum(self._rates) / len(self._rates) if self._rates else 0.0
+
+    def busy(self, waiting: bool, now: float) -> None:
+        """Note whether any bytes wait to leave from ``now`` on."""
+        if self._waiting_since_s is not None:
+            self._waited_s += now - self._waiting_since_s
+        self._waiting_since_s = now if waiting else None
+
+    def due(self, now: float) -> bool:
+        """Return whether it is time for ``delivered``."""
+        return now - self._began_s >= _DELIVERED_EVERY_S
+
+    def delivered(self, size_bytes: int | None, now: float) -> None:
+        """Learn how many bytes were acknowledged since the last call; None if that is not known."""
+        self.busy(self._waiting_since_s is not None, now)
+        if size_bytes is not None and self._waited_s >= _WAITED_SHARE_LEAST * (now - self._began_s):
+            self._rates.append(size_bytes / (now - self._began_s))
+        self._began_s, self._waited_s = now, 0.0
 
 
 # Receiving for a stretch of _STRETCH_S without a gap longer than _GAP_S was as fast as the link is; a few bytes now and

@@ -29,6 +29,9 @@ class FrameStream(Protocol):
     def congestion_control(self) -> str: ...
 
     @property
+    def acknowledged_bytes(self) -> int | None: ...
+
+    @property
     def full(self) -> bool: ...
 
     @property
@@ -83,6 +86,8 @@ class StreamLink:
         self._paused = False  # by the receiver
         self._throttled = False  # by the download cap
         self._cap: TokenBucket | None = None  # the download cap for which the kernel's buffer is set
+        self._acknowledged_bytes = stream.acknowledged_bytes
+        self._sent_before_bytes = stream.bytes_sent
         self._limit_kernel()
 
     @property
@@ -97,6 +102,7 @@ class StreamLink:
 
     def start(self, receiver: LinkReceiver) -> None:
         self._receiver = receiver
+        self._traffic.links.add(self)
         self._stream.start(self)
 
     def send(self, message: pb.LinkMessage) -> None:
@@ -175,8 +181,19 @@ class StreamLink:
             self._waits = False
             self._traffic.link_waits(False, self._loop.time())
             self._rate.waits(False, self._loop.time())
+        self._traffic.links.discard(self)
         assert self._receiver is not None
         self._receiver.closed(reason, code)
+
+    # ------------------------------------------------------------- peer.links.traffic.CountedLink
+
+    def newly_acknowledged_bytes(self) -> int | None:
+        sent_bytes = self._stream.bytes_sent - self._sent_before_bytes
+        self._sent_before_bytes += sent_bytes
+        before, self._acknowledged_bytes = self._acknowledged_bytes, self._stream.acknowledged_bytes
+        if before is None or self._acknowledged_bytes is None:
+            return None if sent_bytes else 0
+        return self._acknowledged_bytes - before
 
     # ------------------------------------------------------------- inside
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 from peer.config import LinkConfig
-from peer.links.rates import Measured, RateMeter
+from peer.links.rates import DeliveredRate, Measured, RateMeter
 from rollcast.wire.token_bucket import TokenBucket
 
 # Bytes that may pass at once under a cap, in seconds of its rate.
@@ -28,6 +30,17 @@ def is_lan_address(address: str) -> bool:
     return ip.is_private or ip.is_loopback or ip.is_link_local
 
 
+# A faster uplink has a queue that is short beside what it carries while it is measured.
+_DELIVERED_BYTES_PER_SECOND_MOST = 2 << 20
+
+
+class CountedLink(Protocol):
+    """A link whose acknowledged bytes are counted."""
+
+    def newly_acknowledged_bytes(self) -> int | None:
+        """Return the bytes that were acknowledged since the last call; None if bytes were sent and it is not known."""
+
+
 class TrafficClass:
     """Links that leave through the same uplink.
 
@@ -42,6 +55,9 @@ class TrafficClass:
         self.upload = upload
         self.download = download
         self.meter = RateMeter()
+        self.links: set[CountedLink] = set()
+        """The open links."""
+        self._delivered = DeliveredRate()
         self._waiting_links = 0
 
     @property
@@ -64,6 +80,20 @@ class TrafficClass:
         """Note that bytes wait to leave on one more link, or on one less."""
         self._waiting_links += 1 if waits else -1
         self.meter.busy(self._waiting_links > 0, now)
+        self._delivered.busy(self._waiting_links > 0, now)
+        if self._delivered.due(now):
+            self._delivered.delivered(self._newly_acknowledged_bytes(), now)
+
+    def _newly_acknowledged_bytes(self) -> int | None:
+        counts = [link.newly_acknowledged_bytes() for link in self.links]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def uplink(self, now: float) -> Measured:
+        """Return the estimate of the uplink; all zeros if it was never busy. A slow one is measured by what arrived."""
+        measured, delivered = self.meter.uplink(now), self._delivered.bytes_per_second
+        slow = 0.0 < delivered < _DELIVERED_BYTES_PER_SECOND_MOST
+        return replace(measured, bytes_per_second=delivered) if measured.measured_s and slow else measured
 
 
 class LinkTraffic:
@@ -97,8 +127,8 @@ class LinkTraffic:
 
     def uplink(self, now: float) -> Measured:
         """Return the uplink to other networks; if nothing was sent there, that to the local network."""
-        far = self._far.meter.uplink(now)
-        return far if far.measured_s else self._near.meter.uplink(now)
+        far = self._far.uplink(now)
+        return far if far.measured_s else self._near.uplink(now)
 
     @property
     def moved_far_bytes(self) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
 from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
 from rollcast.wire.links.receiver import LinkClosed, LinkReceiver
-from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, tune
+from rollcast.wire.links.tcp import SocketFigures, SocketOptions, acknowledged_bytes, measure, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
@@ -75,6 +75,11 @@ class P2pStream:
     def waiting_bytes(self) -> int:
         """Return the bytes that wait in this process."""
         return self._buffers.leaving_bytes
+
+    @property
+    def acknowledged_bytes(self) -> int | None:
+        """Return the bytes that were acknowledged on that lane; None over a relay, or if the system does not tell."""
+        return acknowledged_bytes(self._socket) if self._socket is not None else None
 
     @property
     def leaving_bytes(self) -> int:

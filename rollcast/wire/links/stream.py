@@ -25,6 +25,7 @@ from rollcast.wire.links.steering import LinkSteering
 from rollcast.wire.links.tcp import (
     SocketFigures,
     SocketOptions,
+    acknowledged_bytes,
     measure,
     set_receive_bytes,
     set_wake_bytes,
@@ -133,6 +134,11 @@ class LinkStream(asyncio.BufferedProtocol):
     def leaving_bytes(self) -> int:
         """Return the number of bytes that wait in this process, or were seen to wait in the kernel."""
         return self._output.waiting_bytes + self._unsent.unsent_bytes
+
+    @property
+    def acknowledged_bytes(self) -> int | None:
+        """Return the bytes that the other end's kernel has acknowledged; None if the system does not tell."""
+        return acknowledged_bytes(self._sock)
 
     @property
     def congestion_control(self) -> str:

@@ -38,6 +38,7 @@ _CONGESTION_NAME_BYTES = 16
 # at 148, segments with data at 156, microseconds with data to send at 168, those of them in which the receiver's window
 # was full at 176, and segments that were sent again although they had arrived (RFC 2883) at 216.
 _TCP_INFO_BYTES = 220
+_ACKNOWLEDGED = struct.Struct("=120xQ")  # of the same, since Linux 4.1
 _TCP_INFO = struct.Struct("=68xI28xI44xI4xI8xQQ32xI")
 _OFFERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _LINUX = sys.platform == "linux"
@@ -219,6 +220,17 @@ def unsent_bytes(sock: socket.socket) -> int:
     except OSError:
         return 0
     return unsent[0]
+
+
+def acknowledged_bytes(sock: socket.socket) -> int | None:
+    """Return the bytes that the other end has acknowledged; None if the system does not tell, or after closing."""
+    if not _LINUX or sock.fileno() < 0:
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
+    except OSError:
+        return None
+    return int(_ACKNOWLEDGED.unpack(info)[0]) if len(info) == _ACKNOWLEDGED.size else None
 
 
 def measure_path(sock: socket.socket) -> PathFigures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.config import LinkConfig
-from peer.links.rates import LinkRate, Measured, RateMeter, Slowdown
+from peer.links.rates import DeliveredRate, LinkRate, Measured, RateMeter, Slowdown
 from peer.links.traffic import LinkTraffic, is_lan_address
 
 
@@ -19,6 +19,32 @@ def test_only_bytes_that_leave_while_others_wait_count() -> None:
     meter.busy(False, 3.0)
     meter.sent(1_000_000, 3.5)
     assert meter.uplink(7.0) == Measured(1000.0, 2.0, 4.0)
+
+
+def test_a_slow_uplink_is_measured_by_what_arrives_while_bytes_wait() -> None:
+    rate = DeliveredRate()
+    assert rate.due(0.0)
+    rate.delivered(500_000, 0.0)
+    rate.busy(True, 0.0)
+    assert not rate.due(1.9)
+    rate.busy(False, 1.9)
+    rate.busy(True, 2.0)
+    assert rate.bytes_per_second == 0.0
+    rate.delivered(50_000, 2.0)
+    assert rate.bytes_per_second == 25_000.0, "bytes waited for 95 % of the time"
+    rate.delivered(None, 4.0)
+    rate.busy(False, 5.0)
+    rate.delivered(1_000_000, 6.0)
+    assert rate.bytes_per_second == 25_000.0, "it is not known, or bytes waited for half of the time"
+
+
+def test_the_rate_of_what_arrives_is_the_mean_of_the_last_times() -> None:
+    rate = DeliveredRate()
+    rate.delivered(0, 0.0)
+    rate.busy(True, 0.0)
+    for number in range(1, 10):
+        rate.delivered(20_000 * number, 2.0 * number)
+    assert rate.bytes_per_second == pytest.approx(10_000.0 * sum(range(4, 10)) / 6)
 
 
 def test_a_measurement_under_way_is_current() -> None:
@@ -195,3 +221,27 @@ def test_scattered_bytes_do_not_measure_the_downlink() -> None:
         rate.received(100_000, float(second))
         rate.received(100_000, second + 0.2)
     assert rate.received_bytes_per_second == 0.0
+
+
+class Counted:
+    """A link of which the kernel tells what was acknowledged, or does not."""
+
+    def __init__(self, *counts: int | None) -> None:
+        self._counts = iter(counts)
+
+    def newly_acknowledged_bytes(self) -> int | None:
+        return next(self._counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "bytes_per_second"),
+    [((60_000, 40_000), 50_000.0), ((60_000, None), 500_000.0), ((8 << 20, 0), 500_000.0), ((0, 0), 500_000.0)],
+)
+def test_acknowledged_bytes_count_on_a_slow_uplink(counts: tuple[int | None, ...], bytes_per_second: float) -> None:
+    traffic = LinkTraffic(LinkConfig())
+    far = traffic.of("8.8.8.8")
+    far.links.update(Counted(0, count) for count in counts)
+    far.link_waits(True, 0.0)
+    far.meter.sent(1_000_000, 1.0)
+    far.link_waits(True, 2.0)
+    assert traffic.uplink(2.0).bytes_per_second == bytes_per_second

@@ -11,6 +11,7 @@ import pytest
 
 from peer.config import LinkConfig
 from peer.links.direct import DirectTransport
+from peer.links.stream_link import StreamLink
 from peer.links.traffic import LinkTraffic
 from tests.peer.links.link_run import LinkRun
 from tests.peer.links.transport_conformance import LIMITS, PAYLOAD, Pair, anyone, push
@@ -53,6 +54,22 @@ async def test_a_cap_holds_for_all_links_together(tmp_path: Path, capped: str) -
         # What passes last, at most a quarter of a MiB at a time, need not be paid for.
         least_s = (CHUNKS * len(PAYLOAD) - (1 << 19)) * 8e-6 / CAP_MBIT_S - BURST_S
         assert loop.time() - began_s > least_s > 0.1
+
+
+async def test_a_link_tells_what_was_acknowledged_since_the_last_time(tmp_path: Path) -> None:
+    async with far_pair(tmp_path, LinkConfig(), LinkConfig()) as (pair, traffic):
+        link, accepted = await pair.dial()
+        assert isinstance(link, StreamLink)
+        link.newly_acknowledged_bytes()
+        push(link, 1)
+        await accepted.until(lambda: len(accepted.came) == 1)
+        acknowledged = link.newly_acknowledged_bytes()
+        assert acknowledged is not None
+        assert acknowledged > len(PAYLOAD) // 2, "the last packets may not be acknowledged yet"
+        assert traffic.far.links == {link}
+        link.close("")
+        await accepted.ended()
+        assert not traffic.far.links
 
 
 async def test_chunks_held_back_by_a_cap_are_unsent_and_die_with_the_link(tmp_path: Path) -> None:

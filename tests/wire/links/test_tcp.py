@@ -20,6 +20,7 @@ from rollcast.wire.links.tcp import (
     UNCAPPED,
     SocketFigures,
     SocketOptions,
+    acknowledged_bytes,
     check_congestion_control,
     measure,
     measure_path,
@@ -99,8 +100,12 @@ def test_the_path_of_a_connection(pair: tuple[socket.socket, socket.socket]) -> 
     assert found.lost_segments == 0
     assert 0 < found.least_rtt_s <= found.rtt_s + 1e-6
     assert 0.0 <= measure(near).window_limited_share <= 1.0
+    acknowledged = acknowledged_bytes(near)
+    assert acknowledged is not None
+    assert 0 < acknowledged <= (1 << 16) + 1, "the handshake counts as one byte"
     near.close()
     assert measure_path(near) == PathFigures()
+    assert acknowledged_bytes(near) is None
 
 
 @pytest.mark.parametrize(
