@@ -37,9 +37,6 @@ class FrameStream(Protocol):
     @property
     def waiting_bytes(self) -> int: ...
 
-    @property
-    def leaving_bytes(self) -> int: ...
-
     def start(self, receiver: LinkReceiver) -> None: ...
 
     def limit_receive_buffer(self, size_bytes: int) -> None: ...
@@ -198,9 +195,9 @@ class StreamLink:
     # ------------------------------------------------------------- inside
 
     def _write(self, frame: list[BytesLike]) -> None:
-        waited_bytes = self._stream.leaving_bytes
+        waited_bytes = self._stream.waiting_bytes
         self._stream.send_chunk(frame)
-        stays_bytes = min(self._stream.leaving_bytes - waited_bytes, sum(map(len, frame)))
+        stays_bytes = min(self._stream.waiting_bytes - waited_bytes, sum(map(len, frame)))
         self._leaving_bytes += stays_bytes
         # Bytes that the kernel takes at once count only while other chunks wait: an idle uplink takes any number.
         left_bytes = sum(map(len, frame)) - stays_bytes

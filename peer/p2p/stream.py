@@ -81,11 +81,6 @@ class P2pStream:
         """Return the bytes that were acknowledged on that lane; None over a relay, or if the system does not tell."""
         return acknowledged_bytes(self._socket) if self._socket is not None else None
 
-    @property
-    def leaving_bytes(self) -> int:
-        """Return the same: what libp2p has taken is not watched."""
-        return self.waiting_bytes
-
     async def first_frame(self) -> LinkFrame:
         """Return the first frame; no other is delivered before ``start``.
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
 
+from rollcast.wire.links.queue_limit import QueueLimit, UplinkQueue
 from rollcast.wire.links.raw_tls import TakenTls
-from rollcast.wire.links.tcp import set_unsent_bytes
+from rollcast.wire.links.tcp import measure_queue, set_unsent_bytes
 from rollcast.wire.versions.chunks import BytesLike
 
 _PIECE_BYTES = 256 << 10  # encrypted at once: it stays in the processor's cache until the kernel has copied it
@@ -25,6 +25,7 @@ _AHEAD_BYTES_MOST = 1 << 20
 # A rate is of at least this long a time in which bytes waited without a pause.
 _MEASURED_S_LEAST = 0.05
 _PAUSE_S = 0.002
+_UPLINK = UplinkQueue()  # that of this process
 
 
 class SendPace:
@@ -83,56 +84,6 @@ class SendPace:
         return min(_AHEAD_BYTES_MOST, 1 << (carried.bit_length() - 1))
 
 
-# The next chunk is chosen when the kernel has no more than this of the last one left to send.
-_UNSENT_BYTES_MOST = 4 << 10
-# A faster link sends a chunk of 16 KiB within a tenth of a second: it is not looked at for a while.
-_WATCHED_BYTES_PER_SECOND_MOST = 160 << 10
-_WATCHED_AGAIN_S = 1.0
-_LOOK_S_LEAST = 0.005
-# What may be left is sent within this long on such a link: a look that comes later would find the link idle.
-_LOOK_S_MOST = 0.02
-
-
-class UnsentWatch:
-    """Tells when the kernel has sent a slow link's chunk. Pure.
-
-    TCP_NOTSENT_LOWAT alone does not see to that: whatever it is, the kernel takes a buffer of up to 64 KiB whole, at
-    once. A relay that therefore gave all of its children a chunk at the same time would fill the queue of its uplink
-    with packets of all of them, and lose many.
-    """
-
-    def __init__(self) -> None:
-        self._seen: tuple[int, float] | None = None  # unsent bytes at the last look, and when that was
-        self._rate = 0.0  # bytes a second between the last two looks; 0: not known
-        self._unwatched_until_s = 0.0
-
-    def pause_s(self, unsent_bytes: Callable[[], int], now: float) -> float:
-        """Return the seconds after which to look again; 0 if the next chunk may be chosen.
-
-        Args:
-            unsent_bytes: returns the bytes that the kernel has taken and not sent.
-        """
-        if now < self._unwatched_until_s:
-            return 0.0
-        unsent = unsent_bytes()
-        if self._seen is not None and now > self._seen[1] and unsent < self._seen[0]:
-            self._rate = (self._seen[0] - unsent) / (now - self._seen[1])
-            if self._rate > _WATCHED_BYTES_PER_SECOND_MOST:
-                self._unwatched_until_s, self._seen = now + _WATCHED_AGAIN_S, None
-                return 0.0
-        if unsent <= _UNSENT_BYTES_MOST:
-            self._seen = None
-            return 0.0
-        self._seen = unsent, now
-        expected_s = (unsent - _UNSENT_BYTES_MOST) / self._rate if self._rate else 0.0
-        return min(_LOOK_S_MOST, max(_LOOK_S_LEAST, expected_s))
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return the bytes that had not left at the last look; 0 if the next chunk may be chosen."""
-        return 0 if self._seen is None else self._seen[0]
-
-
 class LinkOutput:
     """The bytes that one link sends; they wait as plaintext and are encrypted when the socket has room.
 
@@ -149,6 +100,7 @@ class LinkOutput:
         self._waiting_bytes = 0
         self._blocked = False
         self._pace = SendPace()
+        self._limit = QueueLimit(_UPLINK)
         self._given_bytes = 0  # to the transport, and those of them at the last measurement
         self._counted_bytes = 0
         self._ahead_bytes = 0
@@ -179,22 +131,30 @@ class LinkOutput:
             self._waiting.append(view)
             self._waiting_bytes += len(view)
 
-    def pump(self, now: float, *, everything: bool = False) -> None:
-        """Encrypt and send as much as the socket takes; ``everything`` leaves what it does not take to the transport.
+    def pump(self, now: float, *, everything: bool = False) -> float:
+        """Encrypt and send as much as the link has room for; ``everything`` leaves what there is no room for to the
+        transport.
 
         Args:
             now: seconds on the event loop's clock.
+
+        Returns:
+            Seconds after which to try again if the limit of a slow link left no room; 0 if it did.
 
         Raises:
             ssl.SSLError: the connection failed before.
         """
         while (self._waiting or self._tls.has_output) and (everything or not self._blocked):
-            self._encrypt_piece()
+            room_bytes = self._waiting_bytes if everything else self._room_bytes(now)
+            if self._waiting and not room_bytes:
+                return self._limit.pause_s
+            self._encrypt_piece(min(_PIECE_BYTES, room_bytes))
             data = self._tls.output()
             self._given_bytes += len(data)
             self._transport.write(memoryview(data))
             if not self._blocked:
                 self._note_rate(self._pace.taken_at_once(self._newly_taken_bytes(), now))
+        return 0.0
 
     def paused(self, now: float) -> None:
         """Note that the transport holds bytes that the socket does not take."""
@@ -217,8 +177,10 @@ class LinkOutput:
             self._ahead_bytes = self._pace.ahead_bytes
             set_unsent_bytes(self._sock, self._ahead_bytes)
 
-    def _encrypt_piece(self) -> None:
-        room = _PIECE_BYTES
+    def _room_bytes(self, now: float) -> int:
+        return self._limit.room_bytes(self._waiting_bytes, self.taken_bytes, lambda: measure_queue(self._sock), now)
+
+    def _encrypt_piece(self, room: int) -> None:
         while self._waiting and room:
             view = self._waiting.popleft()
             if len(view) > room:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.wire.limits import LINK_WAITING_BYTES_MAX
 from rollcast.wire.links.frames import FrameParser, LinkFrame, LinkMessageFrame, encode_error, encode_message
-from rollcast.wire.links.output import LinkOutput, UnsentWatch
+from rollcast.wire.links.output import LinkOutput
 from rollcast.wire.links.raw_tls import READ_BYTES, TakenTls
 from rollcast.wire.links.receiver import LinkClosed, LinkReceiver
 from rollcast.wire.links.steering import LinkSteering
@@ -29,7 +29,6 @@ from rollcast.wire.links.tcp import (
     measure,
     set_receive_bytes,
     set_wake_bytes,
-    unsent_bytes,
 )
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
@@ -71,8 +70,7 @@ class LinkStream(asyncio.BufferedProtocol):
         self._more = False  # the last read filled its buffer
         self._behind = False  # decrypted bytes wait for the next batch
         self._output = LinkOutput(tls, socket, self._sock)
-        self._unsent = UnsentWatch()
-        self._look: asyncio.TimerHandle | None = None  # while the kernel holds a chunk of a slow link
+        self._room: asyncio.TimerHandle | None = None  # while the limit of a slow link leaves no room
         self._undrained = False  # a chunk was sent since drained() was called last
         self._going_on = False  # _go_on is due
         self._ended: LinkClosed | None = None
@@ -123,17 +121,12 @@ class LinkStream(asyncio.BufferedProtocol):
     @property
     def full(self) -> bool:
         """Whether so many bytes wait for the socket that the next chunk should not be chosen yet."""
-        return self._output.full or self._look is not None
+        return self._output.full
 
     @property
     def waiting_bytes(self) -> int:
         """Return the number of bytes that wait in this process for the socket."""
         return self._output.waiting_bytes
-
-    @property
-    def leaving_bytes(self) -> int:
-        """Return the number of bytes that wait in this process, or were seen to wait in the kernel."""
-        return self._output.waiting_bytes + self._unsent.unsent_bytes
 
     @property
     def acknowledged_bytes(self) -> int | None:
@@ -199,7 +192,6 @@ class LinkStream(asyncio.BufferedProtocol):
         self._queue(*frame)
         if self.full:
             self._pump()
-        self._look_at_unsent()
         if not self.full:
             self._soon_go_on()
 
@@ -236,11 +228,12 @@ class LinkStream(asyncio.BufferedProtocol):
             return
         self._ended = LinkClosed(reason, code)
         self._loop.call_soon(self._tell_ended)
+        now = self._loop.time()
         with contextlib.suppress(ssl.SSLError):
-            self._output.pump(self._loop.time(), everything=True)
+            self._output.pump(now, everything=True)
         self._tls.send_close_notify()
         with contextlib.suppress(ssl.SSLError):
-            self._output.pump(self._loop.time(), everything=True)
+            self._output.pump(now, everything=True)
         with contextlib.suppress(OSError):
             self._socket.write_eof()  # sent after the bytes that still wait
         self._steer_reading()
@@ -274,11 +267,10 @@ class LinkStream(asyncio.BufferedProtocol):
         now = self._loop.time()
         self._output.resumed(now)
         self._steering.sending(now)
-        self._look_at_unsent()
         self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._watch, self._linger, self._look):
+        for timer in (self._watch, self._linger, self._room):
             if timer is not None:
                 timer.cancel()
         self._tls.lost(exc)
@@ -302,22 +294,20 @@ class LinkStream(asyncio.BufferedProtocol):
         self._output.write(*buffers)
 
     def _pump(self) -> None:
+        if self._room is not None:
+            return
         try:
-            self._output.pump(self._loop.time())
+            pause_s = self._output.pump(self._loop.time())
         except ssl.SSLError as error:
             self.end(_broken(error))
+            return
+        if pause_s:
+            self._room = self._loop.call_later(pause_s, self._look_for_room)
 
-    def _look_at_unsent(self) -> None:
-        """Look again later if the kernel still holds much of the chunk that was sent last, and the link is slow."""
-        if self._look is None and self._undrained and not self._output.full:
-            pause_s = self._unsent.pause_s(lambda: unsent_bytes(self._sock), self._loop.time())
-            if pause_s:
-                self._look = self._loop.call_later(pause_s, self._look_again)
-
-    def _look_again(self) -> None:
-        self._look = None
-        self._look_at_unsent()
-        if self._look is None:
+    def _look_for_room(self) -> None:
+        self._room = None
+        if self._ended is None:
+            self._pump()
             self._go_on()
 
     def _soon_go_on(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.links.congestion import BBR, PathFigures
+from rollcast.wire.links.queue_limit import QueueFigures
 
 # Bytes that the kernel takes before it has begun to send them. Few, so that the next chunk is chosen late; see
 # set_unsent_bytes for fast links.
@@ -32,13 +33,15 @@ _WINDOW_BYTES_MOST = 256 << 20  # 25 Gbit/s over 80 ms; the kernel's own bound i
 # <asm-generic/socket.h>, <linux/tcp.h> and <linux/sockios.h>; the socket module lacks them.
 _SO_MAX_PACING_RATE = 47
 _TCP_NOTSENT_LOWAT = 25
-_SIOCOUTQNSD = 0x894B
+_SIOCOUTQ, _SIOCOUTQNSD = 0x5411, 0x894B
 _CONGESTION_NAME_BYTES = 16
 # struct tcp_info of <linux/tcp.h>: the smoothed RTT in microseconds at 68, segments sent again at 100, the smallest RTT
 # at 148, segments with data at 156, microseconds with data to send at 168, those of them in which the receiver's window
 # was full at 176, and segments that were sent again although they had arrived (RFC 2883) at 216.
 _TCP_INFO_BYTES = 220
 _ACKNOWLEDGED = struct.Struct("=120xQ")  # of the same, since Linux 4.1
+# Of the same: bytes of a segment, the smoothed RTT, the smallest one, bytes delivered a second.
+_DELIVERY = struct.Struct("=16xI48xI76xI8xQ")
 _TCP_INFO = struct.Struct("=68xI28xI44xI4xI8xQQ32xI")
 _OFFERED = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _LINUX = sys.platform == "linux"
@@ -212,14 +215,31 @@ def measure(sock: socket.socket) -> SocketFigures:
 
 def unsent_bytes(sock: socket.socket) -> int:
     """Return the bytes that the kernel has taken and not sent even once; 0 if the system does not report them."""
+    return _queued_bytes(sock, _SIOCOUTQNSD)
+
+
+def measure_queue(sock: socket.socket) -> QueueFigures:
+    """Return what a connection has to send and how fast it delivers; zeros as for ``measure``."""
+    if not _LINUX or sock.fileno() < 0:
+        return QueueFigures()
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DELIVERY.size)
+    except OSError:
+        return QueueFigures()
+    segment_bytes, smoothed_us, smallest_us, rate = _DELIVERY.unpack(info.ljust(_DELIVERY.size, b"\0"))
+    unacknowledged = _queued_bytes(sock, _SIOCOUTQ)
+    return QueueFigures(unacknowledged, _seconds(smallest_us), smoothed_us / 1e6, float(rate), segment_bytes)
+
+
+def _queued_bytes(sock: socket.socket, request: int) -> int:
     if not _LINUX or sock.fileno() < 0:
         return 0
-    unsent = array.array("i", [0])
+    queued = array.array("i", [0])
     try:
-        fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, unsent)
+        fcntl.ioctl(sock.fileno(), request, queued)
     except OSError:
         return 0
-    return unsent[0]
+    return queued[0]
 
 
 def acknowledged_bytes(sock: socket.socket) -> int | None:
@@ -248,5 +268,9 @@ def _parse(info: bytes) -> tuple[PathFigures, int, int]:
     smoothed_us, again, smallest_us, sent, busy_us, limited_us, in_vain = _TCP_INFO.unpack(
         info.ljust(_TCP_INFO_BYTES, b"\0")
     )
-    least_s = smallest_us / 1e6 if smallest_us < 0xFFFFFFFF else 0.0
-    return PathFigures(sent, max(0, again - in_vain), smoothed_us / 1e6, least_s), busy_us, limited_us
+    path = PathFigures(sent, max(0, again - in_vain), smoothed_us / 1e6, _seconds(smallest_us))
+    return path, busy_us, limited_us
+
+
+def _seconds(smallest_rtt_us: int) -> float:
+    return smallest_rtt_us / 1e6 if smallest_rtt_us < 0xFFFFFFFF else 0.0

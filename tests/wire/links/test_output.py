@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollcast.wire.links.output import LinkOutput, SendPace, UnsentWatch
+from rollcast.wire.links.output import LinkOutput, SendPace
 
 
 def sent(pace: SendPace, bytes_per_second: float, seconds: float, begin_s: float = 0.0) -> float:
@@ -69,8 +69,9 @@ class Socket:
         self.held_bytes = 0
         self.sent = bytearray()
         self._encrypted = bytearray()
+        closed: Any = SimpleNamespace(fileno=lambda: -1)  # nothing is known of it, so its link is not limited
         tls: Any = SimpleNamespace(write=self._encrypted.extend, output=self._output)
-        self.output = LinkOutput(cast(Any, _Tls(self._encrypted, tls)), cast(Any, self), cast(Any, None))
+        self.output = LinkOutput(cast(Any, _Tls(self._encrypted, tls)), cast(Any, self), closed)
         self.now = 0.0
 
     def write(self, data: memoryview) -> None:
@@ -134,26 +135,3 @@ def test_what_an_idle_socket_took_at_once_does_not_make_a_slow_link_fast() -> No
     assert socket.output._pace.bytes_per_second == pytest.approx(1e6)
     socket.output.write(b"x")
     assert socket.output.full, "nothing may wait ahead"
-
-
-def test_a_slow_link_is_given_the_next_chunk_when_the_kernel_has_sent_nearly_all_of_the_last() -> None:
-    watch = UnsentWatch()
-    assert watch.pause_s(lambda: 32_768, 0.0) == pytest.approx(0.005), "its rate is not known yet"
-    assert watch.unsent_bytes == 32_768
-    assert watch.pause_s(lambda: 32_268, 0.005) == pytest.approx(0.02), "28 KB take 0.28 s, and are looked at before"
-    assert watch.pause_s(lambda: 5_096, 0.305) == pytest.approx(1_000 * 0.3 / 27_172, rel=1e-3)
-    assert watch.pause_s(lambda: 4_000, 0.32) == 0.0
-    assert watch.unsent_bytes == 0
-
-
-def test_a_link_that_is_not_slow_is_not_watched_for_a_second() -> None:
-    watch, looks = UnsentWatch(), iter([32_768, 16_384, 32_768])
-    assert watch.pause_s(lambda: next(looks), 0.0) > 0.0
-    assert watch.pause_s(lambda: next(looks), 0.005) == 0.0, "three megabytes a second"
-    assert watch.pause_s(lambda: next(looks), 0.9) == 0.0, "not looked at"
-    assert watch.pause_s(lambda: next(looks), 1.1) > 0.0
-
-
-def test_a_link_that_sends_nothing_is_looked_at_again() -> None:
-    watch = UnsentWatch()
-    assert [watch.pause_s(lambda: 32_768, float(second)) for second in range(3)] == [0.005] * 3
