@@ -89,7 +89,8 @@ async def test_lost_coordinator_is_shown_until_it_answers_again(browser: Any, si
         await site.stop()
         await tab.shows(".notice", "Trying to reconnect")
         await site.start()
-        await tab.page.get_by_role("button", name="Try now").click()
+        # On a busy machine the page may have reconnected by itself by now: then there is no button any more.
+        await tab.page.evaluate("document.querySelector('.notice button')?.click()")
         await tab.shows(".head-link", "live")
         await tab.gone(".notice")
 
