@@ -202,29 +202,17 @@ def set_receive_bytes(sock: socket.socket, size_bytes: int) -> None:
 
 def measure(sock: socket.socket) -> SocketFigures:
     """Return the kernel's figures of a connection; zeros if the system has none or the socket is closed."""
-    if not _LINUX or sock.fileno() < 0:
-        return SocketFigures()
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    except OSError:
+    if not (info := _tcp_info(sock, _TCP_INFO_BYTES)):
         return SocketFigures()
     path, busy_us, limited_us = _parse(info)
     limited_share = limited_us / busy_us if busy_us else 0.0
-    return SocketFigures(path.least_rtt_s or path.rtt_s, unsent_bytes(sock), window_limited_share=limited_share)
-
-
-def unsent_bytes(sock: socket.socket) -> int:
-    """Return the bytes that the kernel has taken and not sent even once; 0 if the system does not report them."""
-    return _queued_bytes(sock, _SIOCOUTQNSD)
+    unsent_bytes = _queued_bytes(sock, _SIOCOUTQNSD)
+    return SocketFigures(path.least_rtt_s or path.rtt_s, unsent_bytes, window_limited_share=limited_share)
 
 
 def measure_queue(sock: socket.socket) -> QueueFigures:
     """Return what a connection has to send and how fast it delivers; zeros as for ``measure``."""
-    if not _LINUX or sock.fileno() < 0:
-        return QueueFigures()
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DELIVERY.size)
-    except OSError:
+    if not (info := _tcp_info(sock, _DELIVERY.size)):
         return QueueFigures()
     segment_bytes, smoothed_us, smallest_us, rate = _DELIVERY.unpack(info.ljust(_DELIVERY.size, b"\0"))
     unacknowledged = _queued_bytes(sock, _SIOCOUTQ)
@@ -232,6 +220,7 @@ def measure_queue(sock: socket.socket) -> QueueFigures:
 
 
 def _queued_bytes(sock: socket.socket, request: int) -> int:
+    """Return the bytes that wait in the kernel, by the ioctl that counts them; 0 if the system does not report them."""
     if not _LINUX or sock.fileno() < 0:
         return 0
     queued = array.array("i", [0])
@@ -244,23 +233,24 @@ def _queued_bytes(sock: socket.socket, request: int) -> int:
 
 def acknowledged_bytes(sock: socket.socket) -> int | None:
     """Return the bytes that the other end has acknowledged; None if the system does not tell, or after closing."""
-    if not _LINUX or sock.fileno() < 0:
-        return None
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
-    except OSError:
-        return None
+    info = _tcp_info(sock, _ACKNOWLEDGED.size)
     return int(_ACKNOWLEDGED.unpack(info)[0]) if len(info) == _ACKNOWLEDGED.size else None
 
 
 def measure_path(sock: socket.socket) -> PathFigures:
     """Return how many segments a connection has lost, and its round trips; zeros as for ``measure``."""
+    info = _tcp_info(sock, _TCP_INFO_BYTES)
+    return _parse(info)[0] if info else PathFigures()
+
+
+def _tcp_info(sock: socket.socket, size_bytes: int) -> bytes:
+    """Return the beginning of a socket's struct tcp_info; empty if the system has none or the socket is closed."""
     if not _LINUX or sock.fileno() < 0:
-        return PathFigures()
+        return b""
     try:
-        return _parse(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES))[0]
+        return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size_bytes)
     except OSError:
-        return PathFigures()
+        return b""
 
 
 def _parse(info: bytes) -> tuple[PathFigures, int, int]:
