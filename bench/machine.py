@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import ssl
 import sys
 import tempfile
 import time
@@ -38,12 +39,13 @@ class Outcome:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return cores, memory, processor, Python and Rollcast's version; nothing that names the host."""
+    """Return cores, memory, processor and the versions of Python, OpenSSL and Rollcast; nothing that names the host."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "processor": _processor(),
         "python": platform.python_version(),
+        "openssl": ssl.OPENSSL_VERSION,  # with AVX-512, 3.5 encrypts twice as fast as 3.0
         "rollcast": software_version(),
     }
 

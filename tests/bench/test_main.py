@@ -48,7 +48,7 @@ def test_errors_have_their_status(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_the_machine_is_described_without_naming_it() -> None:
-    assert set(describe_machine()) == {"cores", "memory_gib", "processor", "python", "rollcast"}
+    assert set(describe_machine()) == {"cores", "memory_gib", "processor", "python", "openssl", "rollcast"}
 
 
 def test_benchmarks_that_fill_the_machine_wait_for_each_other(
