@@ -85,7 +85,7 @@ def mesh_plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]
         neighbours = tuple(_neighbour(me, other) for other in others)
         peers = tuple(name_of(other) for other in others if other != ORIGIN)
         if me == ORIGIN:
-            stripes = tuple(Stripe(StripeId(other), (name_of(other),)) for other in others)
+            stripes = tuple(Stripe(StripeId(other), (name_of(other),), relays=1) for other in others)
             plans[me] = PlanChanged(plan_id, neighbours, stripes, list_children=peers, direct_copies=True)
         else:
             parents = tuple(name_of(other) for other in others)

@@ -194,6 +194,7 @@ def _stripe(one: StripeAssignment) -> pb.PlanStripe:
         heirs=[pb.PlanHeir(child=child, heir=heir) for child, heir in one.heirs],
         adopted=one.adopted,
         guardian=max(0, one.guardian),
+        relays=one.relays,
     )
 
 

@@ -128,6 +128,7 @@ def _stripe(stripe: pb.PlanStripe, neighbours: Sequence[Neighbour]) -> Stripe:
         tuple(zip(children, heirs, strict=True)),
         adopted,
         _peers((stripe.guardian,), neighbours)[0] if adopted else None,
+        stripe.relays,
     )
 
 

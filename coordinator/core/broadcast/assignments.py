@@ -24,7 +24,8 @@ class _Edges:
         self.sources: dict[PeerId, set[PeerId]] = {}  # child -> the members that send it chunks
         self.above: dict[PeerId, set[PeerId]] = {}  # child -> the same, and its parent for announcements and lists
         self.below: dict[PeerId, set[PeerId]] = {}
-        self.relays: dict[PeerId, list[tuple[Stripe, list[PeerId]]]] = {}  # parent -> its children by stripe
+        # parent -> its children by stripe, and how many of them are parents themselves; these come first
+        self.relays: dict[PeerId, list[tuple[Stripe, list[PeerId], int]]] = {}
         self.successions: dict[StripeId, Succession] = {}
         for stripe in plan.stripes:
             _add(self.above, stripe.parents)
@@ -36,7 +37,8 @@ class _Edges:
                 children_by_parent = children_of(pushed)
                 for parent, children in children_by_parent.items():
                     children.sort(key=lambda child: (child not in children_by_parent, child))
-                    self.relays.setdefault(parent, []).append((stripe, children))
+                    relays = sum(child in children_by_parent for child in children)
+                    self.relays.setdefault(parent, []).append((stripe, children, relays))
                 self.successions[stripe.stripe] = succession = find_heirs(children_by_parent, by_id)
                 self._link_heirs(succession)
         _add(self.above, plan.list_parents)
@@ -106,8 +108,8 @@ class AssignmentMaker:
             ),
             stripes=tuple(
                 [
-                    _stripe_part(own_id, stripe, children, edges, plan.bytes_per_second, index_of)
-                    for stripe, children in edges.relays.get(own_id, ())
+                    _stripe_part(own_id, stripe, children, relays, edges, plan.bytes_per_second, index_of)
+                    for stripe, children, relays in edges.relays.get(own_id, ())
                 ]
             ),
             list_children=tuple(sorted([index_of[child] for child in edges.lists.get(own_id, ())])),
@@ -175,6 +177,7 @@ def _stripe_part(
     own_id: PeerId,
     stripe: Stripe,
     children: Sequence[PeerId],
+    relays: int,
     edges: _Edges,
     bytes_per_second: float,
     index_of: Mapping[PeerId, int],
@@ -188,6 +191,7 @@ def _stripe_part(
         tuple([(index_of[child], index_of[heir]) for child, heir in succession.heirs.get(own_id, ())]),
         tuple([index_of[one] for one in adopted]),
         index_of[succession.guardians[own_id]] if adopted else -1,
+        relays,
     )
 
 

@@ -69,6 +69,7 @@ class StripeAssignment:
         heirs: (child, child of that child): the second is sent the stripe's chunks if the first fails.
         adopted: further children, for chunks that come from ``guardian``.
         guardian: the parent of this peer's parent, if this peer is its parent's heir; -1 otherwise.
+        relays: how many of the children pass the chunks on; they come first.
     """
 
     stripe: StripeId
@@ -77,6 +78,7 @@ class StripeAssignment:
     heirs: tuple[tuple[int, int], ...] = ()
     adopted: tuple[int, ...] = ()
     guardian: int = -1
+    relays: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def forward(state: RelayState, encoding: EncodingState, index: int, stripe: Stri
 
 
 def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push, counted_most: int = 0) -> int:
-    """Queue a copy for one child.
+    """Queue a copy for one child, ahead of the chunks that the child does not pass on if it passes this one on.
 
     Args:
         counted_most: a copy that has this many others before it counts as sent at once.
@@ -84,13 +84,16 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
     if push.index in state.theirs(child, encoding):
         return 0
     waiting = child.pushes.setdefault(encoding.key, deque())
+    place = sum(other.relayed for other in waiting) if push.relayed else len(waiting)
     if len(waiting) >= state.settings.pushes_most:
         state.counters.chunks_skipped += 1
-        return 0
-    counted = len(waiting) < counted_most and not state.is_stuck(child)
+        if place == len(waiting):
+            return 0
+        _count_as_sent(state, waiting.pop().upstream)
+    counted = place < counted_most and not state.is_stuck(child)
     if not counted:
         push.upstream = None
-    waiting.append(push)
+    waiting.insert(place, push)
     pump(state, child)
     return int(counted and push.upstream is not None)
 
@@ -155,16 +158,25 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
 
 
 def pump(state: RelayState, link: LinkState) -> None:
-    """Fill the link's transport in its turn: copies come before answers, newer versions before older ones."""
-    if link.link not in state.turns:
-        state.turns.append(link.link)
+    """Fill the link's transport in its turn: copies come before answers, newer versions before older ones.
+
+    Links to whose other ends a chunk goes that is passed on from there come first: others wait for these chunks too.
+    """
+    turns = state.turns_ahead if _is_passed_on(link) else state.turns
+    if link.link not in turns:
+        turns.append(link.link)
     take_turns(state)
+
+
+def _is_passed_on(link: LinkState) -> bool:
+    waiting = link.pushes[max(link.pushes)] if link.pushes else None
+    return waiting is not None and len(waiting) > 0 and waiting[0].relayed
 
 
 def take_turns(state: RelayState) -> None:
     """Give chunks to the links that wait for their turn, as many at a time as leave within a moment."""
-    while state.turns and _has_slot(state):
-        link = state.links.get(state.turns.popleft())
+    while (turns := state.turns_ahead or state.turns) and _has_slot(state):
+        link = state.links.get(turns.popleft())
         while link is not None and len(link.in_transport) < state.settings.outbox_chunks:
             if not (_send_push(state, link) or _send_pull(state, link)):
                 break

@@ -3,8 +3,9 @@
 Push with ownership (Mutualcast; Li, Chou and Zhang 2005): each chunk is given to one stripe, whose root passes it on,
 so the origin sends it once. In trees a stripe has several roots, and those of them that keep up are given the chunk. A
 root has a window of chunks, steered by how long it takes to pass one on, so each gets work in proportion to its real
-uplink, which need not be known. If no root has room and the origin's own uplink would idle, the origin sends copies to
-all neighbours. Near the end a root that would finish after the others gets no more.
+uplink, which need not be known. Leaves that the origin serves itself come after the roots, for which more peers wait.
+If no root has room and the origin's own uplink would idle, the origin sends copies to all neighbours. Near the end a
+root that would finish after the others gets no more.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ def issue(state: RelayState, now: float) -> None:
     """Give out chunks, the newest version first, while a root has room and little waits for this uplink."""
     while (broadcast := _next_broadcast(state)) is not None:
         encoding = state.encodings[broadcast.key]
-        backlog = _backlog(state, now)
-        if backlog >= state.settings.issue_ahead_chunks:
+        passed_on, others = _backlog(state, now)
+        if passed_on + max(0, others - len(state.links)) >= state.settings.issue_ahead_chunks:
             return
         failed = broadcast.again[0].failed if broadcast.again else None
         stripe = _best_stripe(state, broadcast, encoding, failed, now)
         if stripe is not None:
             _give(state, broadcast, encoding, stripe, now)
-        elif backlog == 0 and state.plan.direct_copies and state.link_to:
+        elif passed_on + others == 0 and state.plan.direct_copies and state.link_to:
             _send_directly(state, broadcast, encoding)
         else:
             return
@@ -113,21 +114,33 @@ def _all_have(state: RelayState, encoding: EncodingState) -> bool:
     return linked
 
 
-def _backlog(state: RelayState, now: float) -> int:
-    """Return the copies that wait for this uplink.
+def _backlog(state: RelayState, now: float) -> tuple[int, int]:
+    """Return how many copies wait for this uplink: of those that are passed on from the other end, and of the others.
 
-    Copies for a child that does not read do not count, because others need not wait for them. Answers to requests do
-    not count either: otherwise a few peers that request much would end the broadcast.
+    The others leave when none of the first kind wait, so that one of them for each link delays no relay. Copies for a
+    child that does not read do not count, because others need not wait for them. Answers to requests do not count
+    either: otherwise a few peers that request much would end the broadcast.
     """
-    return sum(
-        link.copies_count
-        for link in state.links.values()
-        if not (state.is_stuck(link) or (link.in_transport and now - link.given_at_s > _STUCK_S))
-    )
+    passed_on, others = 0, 0
+    for link in state.links.values():
+        if not (link.pushes or link.in_transport):
+            continue
+        if state.is_stuck(link) or (link.in_transport and now - link.given_at_s > _STUCK_S):
+            continue
+        relayed = sum(push.relayed for push in link.copies())
+        passed_on += relayed
+        others += link.copies_count - relayed
+    return passed_on, others
 
 
-def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
-    return state.receivers(stripe, None)
+def _roots(state: RelayState, stripe: StripeId) -> tuple[list[LinkState], list[LinkState]]:
+    """Return the links to the roots of a stripe that pass its chunks on, and to the others.
+
+    Only the first kind decides how much a stripe is given, unless there are none.
+    """
+    roots = state.receivers(stripe, None)
+    relays = [root for root in roots if state.passes_on(root.peer_id, stripe)]
+    return (relays, [root for root in roots if root not in relays]) if relays else (roots, [])
 
 
 def _keeping_up(state: RelayState, roots: list[LinkState], size_bytes: int) -> list[LinkState]:
@@ -158,7 +171,7 @@ def _best_stripe(
     size_bytes, fastest_s = encoding.chunk_size_bytes, float("inf")
     offers: list[tuple[bool, float, StripeId, float]] = []  # the smallest is the best
     for stripe in state.stripes:
-        roots = _roots(state, stripe)
+        roots, _ = _roots(state, stripe)
         if not roots:
             continue
         service_s, used, has_failed = 0.0, 0.0, False
@@ -187,12 +200,15 @@ def _take(broadcast: Broadcast, now: float) -> int:
 
 def _give(state: RelayState, broadcast: Broadcast, encoding: EncodingState, stripe: StripeId, now: float) -> None:
     index = _take(broadcast, now)
-    roots = _keeping_up(state, _roots(state, stripe), encoding.chunk_size_bytes)
+    roots, leaves = _roots(state, stripe)
+    roots = _keeping_up(state, roots, encoding.chunk_size_bytes)
     for root in roots:
         # A chunk that is given again may be there already: the root passes it on all the same.
         state.theirs(root, encoding).discard(index)
         root.owned.append(Owned(encoding.key, index, now, alone=len(roots) == 1))
-        forwarding.queue_push(state, root, encoding, Push(index, stripe, None))
+        forwarding.queue_push(state, root, encoding, Push(index, stripe, None, relayed=True))
+    for leaf in leaves:
+        forwarding.queue_push(state, leaf, encoding, Push(index, stripe, None))
 
 
 def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingState) -> None:

@@ -714,20 +714,22 @@ class PlanNeighbour(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., we_dial: _Optional[bool] = ..., lan: _Optional[bool] = ...) -> None: ...
 
 class PlanStripe(_message.Message):
-    __slots__ = ("stripe", "children", "bytes_per_second", "heirs", "adopted", "guardian")
+    __slots__ = ("stripe", "children", "bytes_per_second", "heirs", "adopted", "guardian", "relays")
     STRIPE_FIELD_NUMBER: _ClassVar[int]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     HEIRS_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
     GUARDIAN_FIELD_NUMBER: _ClassVar[int]
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
     stripe: int
     children: _containers.RepeatedScalarFieldContainer[int]
     bytes_per_second: float
     heirs: _containers.RepeatedCompositeFieldContainer[PlanHeir]
     adopted: _containers.RepeatedScalarFieldContainer[int]
     guardian: int
-    def __init__(self, stripe: _Optional[int] = ..., children: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[float] = ..., heirs: _Optional[_Iterable[_Union[PlanHeir, _Mapping]]] = ..., adopted: _Optional[_Iterable[int]] = ..., guardian: _Optional[int] = ...) -> None: ...
+    relays: int
+    def __init__(self, stripe: _Optional[int] = ..., children: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[float] = ..., heirs: _Optional[_Iterable[_Union[PlanHeir, _Mapping]]] = ..., adopted: _Optional[_Iterable[int]] = ..., guardian: _Optional[int] = ..., relays: _Optional[int] = ...) -> None: ...
 
 class PlanHeir(_message.Message):
     __slots__ = ("child", "heir")

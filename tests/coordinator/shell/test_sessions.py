@@ -114,7 +114,7 @@ def test_assignment_is_sent_completely() -> None:
             Neighbour(PeerId("a"), "peer", "a:1", True, lan=True),
             Neighbour(PeerId("o"), "origin", "", False),
         ),
-        stripes=(StripeAssignment(StripeId(3), (0,), 5e6, heirs=((0, 1),), adopted=(0,), guardian=1),),
+        stripes=(StripeAssignment(StripeId(3), (0,), 5e6, heirs=((0, 1),), adopted=(0,), guardian=1, relays=1),),
         list_children=(0,),
         parents=(1,),
         fallbacks=(Neighbour(PeerId("mirror-0"), "mirror", "https://m/x", True),),
@@ -134,6 +134,7 @@ def test_assignment_is_sent_completely() -> None:
                 heirs=[pb.PlanHeir(child=0, heir=1)],
                 adopted=[0],
                 guardian=1,
+                relays=1,
             )
         ],
         list_children=[0],

@@ -45,6 +45,7 @@ def neighbour(name: str, role: str = "peer", *, we_dial: bool = False, lan: bool
 def plan(
     *neighbours: Neighbour,
     stripes: Mapping[int, Sequence[str]] | None = None,
+    relays: int = 0,
     heirs: Mapping[int, Sequence[tuple[str, str]]] | None = None,
     adopted: Mapping[int, Sequence[str]] | None = None,
     guardian: str | None = None,
@@ -54,13 +55,18 @@ def plan(
     direct: bool = False,
     plan_id: int = 1,
 ) -> PlanChanged:
-    """Return a plan; stripes map their number to the names of the children, and so do heirs and adopted."""
+    """Return a plan; stripes map their number to the names of the children, and so do heirs and adopted.
+
+    Args:
+        relays: how many of each stripe's children, the first ones, pass chunks on.
+    """
 
     def made(one: int, names: Sequence[str]) -> Stripe:
         pairs = tuple((PeerId(child), PeerId(heir)) for child, heir in (heirs or {}).get(one, ()))
         others = tuple(map(PeerId, (adopted or {}).get(one, ())))
         above = None if guardian is None else PeerId(guardian)
-        return Stripe(StripeId(one), tuple(map(PeerId, names)), heirs=pairs, adopted=others, guardian=above)
+        children = tuple(map(PeerId, names))
+        return Stripe(StripeId(one), children, heirs=pairs, adopted=others, guardian=above, relays=relays)
 
     return PlanChanged(
         PlanId(plan_id),

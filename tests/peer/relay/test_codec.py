@@ -74,7 +74,7 @@ def test_the_coordinators_plan_names_neighbours_by_their_place() -> None:
     b = Neighbour(PeerId("b"), "peer", "", False, lan=True)
     c = Neighbour(PeerId("c"), "peer", "c:1", True)
     planned = plan(
-        stripes=[pb.PlanStripe(stripe=4, children=[1], bytes_per_second=2.5), pb.PlanStripe(stripe=5)],
+        stripes=[pb.PlanStripe(stripe=4, children=[1], bytes_per_second=2.5, relays=1), pb.PlanStripe(stripe=5)],
         list_children=[1],
         parents=[0, 1],
         fallbacks=[pb.PlanNeighbour(peer_id="c", role="peer", address="c:1", we_dial=True)],
@@ -83,7 +83,7 @@ def test_the_coordinators_plan_names_neighbours_by_their_place() -> None:
     assert plan_of(planned) == PlanChanged(
         PlanId(3),
         neighbours=(a, b),
-        stripes=(Stripe(StripeId(4), (b.peer_id,), 2.5), Stripe(StripeId(5), ())),
+        stripes=(Stripe(StripeId(4), (b.peer_id,), 2.5, relays=1), Stripe(StripeId(5), ())),
         list_children=(b.peer_id,),
         parents=(a.peer_id, b.peer_id),
         fallbacks=(c,),

@@ -20,6 +20,7 @@ class Stripe:
         heirs: (child, child of that child): the second is sent the stripe's chunks if the first fails.
         adopted: further children, for chunks that come from ``guardian``.
         guardian: the parent of this process's parent, if this process is its parent's heir; None otherwise.
+        relays: how many of the children pass the chunks on; they come first.
     """
 
     stripe: StripeId
@@ -28,6 +29,7 @@ class Stripe:
     heirs: tuple[tuple[PeerId, PeerId], ...] = ()
     adopted: tuple[PeerId, ...] = ()
     guardian: PeerId | None = None
+    relays: int = 0
 
 
 @dataclass(frozen=True, slots=True)

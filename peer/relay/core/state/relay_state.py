@@ -97,6 +97,7 @@ class Push:
     index: int
     stripe: StripeId
     upstream: LinkId | None  # gets a report once the copy has left; None: no link does, or the copy is counted already
+    relayed: bool = False  # the child passes it on
 
 
 @dataclass(slots=True)
@@ -320,6 +321,7 @@ class RelayState:
     chunks_left: int = 0  # chunks that left this process, on all links
     uplink: UplinkPace = field(default_factory=UplinkPace)
     turns: deque[LinkId] = field(default_factory=deque)  # links with chunks that wait for their turn
+    turns_ahead: deque[LinkId] = field(default_factory=deque)  # those whose next chunk is passed on from there
     sending: dict[LinkId, LinkState] = field(default_factory=dict)  # links with a chunk that has not left
     plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
     stripes: dict[StripeId, Stripe] = field(default_factory=dict)  # the plan's, to look up
@@ -416,6 +418,11 @@ class RelayState:
             elif child is not None:
                 links.append(child)
         return [link for link in links if link is not sender]
+
+    def passes_on(self, peer_id: PeerId, stripe_id: StripeId) -> bool:
+        """Return whether a stripe's chunks are passed on by the peer that they go to from here."""
+        stripe = self.stripes.get(stripe_id)
+        return stripe is not None and peer_id not in stripe.children[stripe.relays :]
 
     def _heirs(self, stripe: Stripe, failed: PeerId) -> list[LinkState]:
         """Return the links to the heirs of a child; if all of them failed too, to all unless the child is linked."""

@@ -47,7 +47,10 @@ def test_in_a_mesh_all_are_linked_to_relays_and_origin_and_leaves_are_not_to_eac
     made = parts(MESH, node(ROOT), node(A), node(B), node(H, dialable=False))
     assert made[ROOT] == Assignment(
         neighbours=(dials_us(A), dials_us(B), dials_us(H)),
-        stripes=(StripeAssignment(StripeId(1), (0,), 50.0), StripeAssignment(StripeId(2), (1,), 25.0)),
+        stripes=(
+            StripeAssignment(StripeId(1), (0,), 50.0, relays=1),
+            StripeAssignment(StripeId(2), (1,), 25.0, relays=1),
+        ),
         list_children=(0, 1),
         direct_copies=True,
     )
@@ -64,8 +67,9 @@ def test_in_a_mesh_all_are_linked_to_relays_and_origin_and_leaves_are_not_to_eac
 def test_children_that_pass_a_stripe_on_are_named_before_leaves() -> None:
     tree = {C: ROOT, A: C, B: C, H: B}
     made = parts(Plan(ROOT, "trees", (Stripe(StripeId(1), tree, 1.0),), 0.0, tree), *map(node, (ROOT, A, B, C, H)))
-    names = [made[C].neighbours[index].peer_id for index in made[C].stripes[0].children]
-    assert names == [B, A]
+    stripe = made[C].stripes[0]
+    assert [made[C].neighbours[index].peer_id for index in stripe.children] == [B, A]
+    assert stripe.relays == 1
 
 
 def test_the_parent_dials_when_only_the_child_can_be_dialled() -> None:

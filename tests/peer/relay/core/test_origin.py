@@ -385,10 +385,11 @@ def test_every_chunk_is_passed_on_or_reaches_a_live_peer_whatever_roots_do(seed:
 # ---------------------------------------------------------------- stripes with several roots
 
 
-def _one_stripe() -> Steps:
+def _one_stripe(relays: int = 3) -> Steps:
+    """Return an origin whose stripe has three children, of which the first ``relays`` pass its chunks on."""
     steps = Steps("origin")
     names = tuple(NAMES.values())
-    steps.tell(plan(*map(neighbour, names), stripes={9: names}))
+    steps.tell(plan(*map(neighbour, names), stripes={9: names}, relays=relays))
     for link, name in NAMES.items():
         steps.up(link, name)
     steps.hold(100)
@@ -412,6 +413,44 @@ def test_a_chunk_that_other_roots_of_the_stripe_passed_on_is_not_given_again() -
     steps.tell(LinkDown(LinkId(A), "lost"))
     assert steps.state.counters.chunks_given_again == 0
     assert steps.state.broadcasts[KEY].again == deque()
+
+
+def test_leaves_that_the_origin_serves_itself_neither_hide_nor_hold_back_the_relay() -> None:
+    steps = _one_stripe(relays=1)
+    for _ in range(10):
+        steps.sent(*(link for link in NAMES if steps.link(link).in_transport))
+    assert owned(steps, A) == [0, 1, 2, 3]  # as many as its window allows
+    assert owned(steps, B) == owned(steps, C) == []
+    assert steps.state.broadcasts[KEY].given == 4  # no more before it has passed on some
+    sent = chunks_sent(credit(steps, A, 0, 1))
+    assert {index for _, index in sent} == {4}
+
+
+def _crossed_stripes(**settings: int) -> Steps:
+    """Return an origin with two stripes: the relay of each is a leaf of the other, and served by the origin itself."""
+    steps = Steps("origin", **settings)
+    steps.tell(plan(neighbour("a"), neighbour("b"), stripes={1: ("a", "b"), 2: ("b", "a")}, relays=1))
+    steps.up(A, "a")
+    steps.up(B, "b")
+    steps.hold(100)
+    return steps
+
+
+def test_copies_that_are_passed_on_leave_the_origin_before_those_for_leaves() -> None:
+    steps = _crossed_stripes()
+    assert chunks_sent(start(steps)) == [(A, 0), (B, 0)]  # b has a copy for a leaf in transport
+    assert [index for _, index in chunks_sent(steps.sent(B))] == [1]  # stripe 2's, of which b is the relay
+
+
+def test_copies_for_leaves_that_wait_take_no_place_from_those_that_are_passed_on() -> None:
+    steps = _crossed_stripes(pushes_most=4)
+    start(steps)
+    for _ in range(40):  # a takes nothing more, b is fast
+        if steps.link(B).in_transport:
+            steps.sent(B)
+        credit(steps, B, *owned(steps, B))
+    assert steps.state.counters.chunks_skipped > 0
+    assert [push.index for push in steps.link(A).copies() if push.relayed] == owned(steps, A)
 
 
 # ---------------------------------------------------------------- requests
