@@ -118,7 +118,8 @@ def scale_to(axis: Any, values: Sequence[float]) -> None:
     least, most = min(values, default=0.0), max(values, default=0.0)
     if least > 0 and most / least > _APART:
         axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-        axis.set_label_text(f"{axis.get_label_text()} (logarithmic)")
+        between = "\n" if axis.axis_name == "y" else " "  # a low panel has no room for one long line beside it
+        axis.set_label_text(f"{axis.get_label_text()}{between}(logarithmic)")
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(ticker.NullFormatter())

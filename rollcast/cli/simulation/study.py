@@ -198,7 +198,7 @@ def _show(points: Sequence[ScalePoint]) -> None:
 #: Name of a panel's axis, and what it shows.
 _PANELS: Mapping[str, Callable[[ScalePoint], float]] = {
     "learner busy": lambda one: one.utilisation,
-    "dropped as too old": lambda one: one.dropped_share,
+    "too old, %": lambda one: 100.0 * one.dropped_share,
     "mean age, steps": lambda one: one.age_mean,
     "T_bcast p95, s": lambda one: one.t_bcast_p95_s,
     "core, CPUs": lambda one: one.core_share,
