@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 Call = Callable[..., None]
 
 
-class Owner(Protocol):
-    """A process that schedules calls, which are made only while the life goes on in which it scheduled them."""
+class Owner:
+    """A process that schedules calls, which are made only while the life goes on in which it scheduled them.
 
-    life: int
-    takes_calls: bool
+    A class and no protocol: compiled code reads its attributes at their places, which it does at each call.
+    """
+
+    def __init__(self) -> None:
+        self.life = 0  # increases with every start
+        self.takes_calls = False  # whether a call of this life can be made now: it runs, and none that is due waits
 
     def hold(self, life: int, call: Call, arguments: tuple[Any, ...]) -> None:
         """Keep or discard a call that is due and cannot be made now."""
-        ...
+        raise NotImplementedError
 
+
+_SPANS_PER_S = 32.0
+"""Spans are shorter than most messages take, which so are for a later one; a power of two keeps times exact."""
 
 _Entry = tuple[float, int, Call, tuple[Any, ...], Owner | None, int]
 
@@ -26,8 +33,8 @@ _Entry = tuple[float, int, Call, tuple[Any, ...], Owner | None, int]
 class Agenda:
     """The queue of scheduled calls, ordered by time and then by order of scheduling.
 
-    Calls of each later second are in a list, which is sorted when that second begins; those that are then scheduled for
-    the same second are in a heap beside it. With 10,000 peers, one heap of all calls took a tenth of a simulation's
+    Calls of each later span of time are in a list, which is sorted when that span begins; those that are then scheduled
+    for the same span are in a heap beside it. With 10,000 peers, one heap of all calls took a tenth of a simulation's
     time, and one of the present second's calls a twentieth.
 
     Attributes:
@@ -35,16 +42,16 @@ class Agenda:
         done: calls made so far.
     """
 
-    __slots__ = ("_count", "_heap", "_later", "_seconds", "_sorted", "_until_s", "done", "now")
+    __slots__ = ("_count", "_heap", "_later", "_sorted", "_spans", "_until_s", "done", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.done = 0  # calls made so far
         self._sorted: list[_Entry] = []  # calls before ``_until_s``, the last one first
         self._heap: list[_Entry] = []  # further ones before ``_until_s``
-        self._until_s = 1.0
-        self._later: dict[int, list[_Entry]] = {}  # by second
-        self._seconds: list[int] = []  # the keys of ``_later``, as a heap
+        self._until_s = 1.0 / _SPANS_PER_S
+        self._later: dict[int, list[_Entry]] = {}  # by span
+        self._spans: list[int] = []  # the keys of ``_later``, as a heap
         self._count = 0
 
     def after(self, seconds: float, call: Call, *arguments: Any) -> None:
@@ -54,7 +61,7 @@ class Agenda:
         if at_s < self._until_s:
             heapq.heappush(self._heap, (at_s, count, call, arguments, None, 0))
         else:
-            self._calls_of(int(at_s)).append((at_s, count, call, arguments, None, 0))
+            self._calls_of(int(at_s * _SPANS_PER_S)).append((at_s, count, call, arguments, None, 0))
 
     def after_in_life(self, seconds: float, owner: Owner, call: Call, arguments: tuple[Any, ...]) -> None:
         """Schedule a call ``seconds`` from now, which is made only if the owner's present life still goes on then."""
@@ -63,25 +70,25 @@ class Agenda:
         if at_s < self._until_s:
             heapq.heappush(self._heap, (at_s, count, call, arguments, owner, owner.life))
         else:
-            self._calls_of(int(at_s)).append((at_s, count, call, arguments, owner, owner.life))
+            self._calls_of(int(at_s * _SPANS_PER_S)).append((at_s, count, call, arguments, owner, owner.life))
 
-    def _calls_of(self, second: int) -> list[_Entry]:
-        """Return the calls of a later second, to which one more is appended."""
-        calls = self._later.get(second)
+    def _calls_of(self, span: int) -> list[_Entry]:
+        """Return the calls of a later span, to which one more is appended."""
+        calls = self._later.get(span)
         if calls is None:
-            calls = self._later[second] = []
-            heapq.heappush(self._seconds, second)
+            calls = self._later[span] = []
+            heapq.heappush(self._spans, span)
         return calls
 
     def _pop(self, until_s: float) -> _Entry | None:
         """Remove the next call and return it; None if none is due until then."""
         heap = self._heap
         if not self._sorted and not heap:
-            if not self._seconds or self._seconds[0] > until_s:
+            if not self._spans or self._spans[0] > until_s * _SPANS_PER_S:
                 return None
-            second = heapq.heappop(self._seconds)
-            self._until_s = second + 1.0
-            self._sorted = self._later.pop(second)
+            span = heapq.heappop(self._spans)
+            self._until_s = (span + 1.0) / _SPANS_PER_S
+            self._sorted = self._later.pop(span)
             self._sorted.sort(reverse=True)
         ahead = self._sorted
         if ahead and (not heap or ahead[-1] < heap[0]):

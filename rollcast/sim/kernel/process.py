@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rollcast.sim.kernel.event_queue import Agenda, Call
+from rollcast.sim.kernel.event_queue import Agenda, Call, Owner
 
 #: Something to wait for: a function that takes the callback to call with the outcome.
 Wait = Callable[[Callable[[Any], None]], None]
@@ -14,7 +14,7 @@ Wait = Callable[[Callable[[Any], None]], None]
 Script = Generator[Wait, Any, None]
 
 
-class Process:
+class Process(Owner):
     """The successive lives of one process on one machine.
 
     Calls that were scheduled in an earlier life never happen. A frozen process handles nothing; calls that become due
@@ -22,12 +22,11 @@ class Process:
     """
 
     def __init__(self, name: str, agenda: Agenda) -> None:
+        super().__init__()
         self.name = name
         self.agenda = agenda
         self.running = False
         self.frozen = False
-        self.takes_calls = False  # whether a call of this life can be made now: it runs, and none that is due waits
-        self.life = 0  # increases with every start
         self.on_end: Callable[[Process], None] | None = None  # called when the process ends, by its supervisor
         self._due: deque[tuple[Call, tuple[Any, ...]]] = deque()
 
