@@ -156,38 +156,38 @@ class WorkerCore:
         match event:
             case SessionOpened():
                 return self._opened(event, now)
-            case SessionLost(reason):
-                self._connected, self._last_loss = False, reason
+            case SessionLost():
+                self._connected, self._last_loss = False, event.reason
             case LeasesGranted():
                 return self._grant(event, now)
-            case LeasesRevoked(lease_ids, _):
-                self._book.release_version(lease_ids, now)
-                return self._drop("revoked", self._book.give_up(lease_ids) + self._spool.revoke(lease_ids))
-            case VersionAnnounced(key):
-                self._swap.announced(key)
-            case VersionVerified(key):
-                self._swap.verified(key)
-                return [ReportVersionHeld(key)] if self._connected else []
-            case VersionLoaded(key):
-                self._swap.loaded(key)
-            case VersionReplaced(key):
-                self._swap.replaced(key)
-            case VersionActivated(key):
-                return self._activated(key)
+            case LeasesRevoked():
+                self._book.release_version(event.lease_ids, now)
+                return self._drop("revoked", self._book.give_up(event.lease_ids) + self._spool.revoke(event.lease_ids))
+            case VersionAnnounced():
+                self._swap.announced(event.key)
+            case VersionVerified():
+                self._swap.verified(event.key)
+                return [ReportVersionHeld(event.key)] if self._connected else []
+            case VersionLoaded():
+                self._swap.loaded(event.key)
+            case VersionReplaced():
+                self._swap.replaced(event.key)
+            case VersionActivated():
+                return self._activated(event.key)
             case SliceGenerated():
                 return self._slice_generated(event, now)
             case UploadAnswered():
                 return self._upload_answered(event, now)
-            case UploadFailed(upload_id, _, retry_after_s):
-                self._spool.failed(upload_id, now + retry_after_s)
-            case Rest(reason, state):
-                self._halt.rest(reason, state, now)
-            case FinishRequested(reason, ends):
-                self._halt.finishing, self._halt.ends = reason, ends
-            case ActivationChanged(active, reason):
-                self._halt.standby = "" if active else reason or "switched off"
-            case StopRequested(reason):
-                return self._begin_drain(reason, now)
+            case UploadFailed():
+                self._spool.failed(event.upload_id, now + event.retry_after_s)
+            case Rest():
+                self._halt.rest(event.reason, event.state, now)
+            case FinishRequested():
+                self._halt.finishing, self._halt.ends = event.reason, event.ends
+            case ActivationChanged():
+                self._halt.standby = "" if event.active else event.reason or "switched off"
+            case StopRequested():
+                return self._begin_drain(event.reason, now)
             case Tick():
                 pass
             case _:

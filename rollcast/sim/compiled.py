@@ -109,14 +109,57 @@ def build() -> None:
 
 
 def _staged(compiled_from: Sequence[str]) -> Path:
-    """Copy all packages to a folder, with written constructors in what is compiled, and return the folder."""
+    """Copy all packages to a folder, with what is compiled in the form that mypyc compiles best; return the folder."""
     staged = FOLDER / "sources"
     for package in _PACKAGES:
         shutil.copytree(ROOT / package, staged / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", staged)
     for source in compiled_from:
-        (staged / source).write_text(with_constructors((ROOT / source).read_text("utf-8")), "utf-8")
+        (staged / source).write_text(with_constructors(with_type_tests((ROOT / source).read_text("utf-8"))), "utf-8")
     return staged
+
+
+def with_type_tests(source: str) -> str:
+    """Return a module's source with ``isinstance`` in the place of each ``match`` whose cases are classes only.
+
+    For a case mypyc looks up the class by its name and calls ``PyObject_IsInstance``; for ``isinstance`` it compares
+    two pointers. Line numbers stay.
+    """
+    lines = source.splitlines(keepends=True)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Match) or not isinstance(node.subject, ast.Name):
+            continue
+        tests = [_type_test(node.subject.id, case) for case in node.cases]
+        if None in tests:
+            continue
+        _replace_head(lines, node, node.subject, "if True")
+        for number, (case, test) in enumerate(zip(node.cases, tests, strict=True)):
+            words = test and ("elif " if number else "if ") + test
+            _replace_head(lines, case.pattern, case.guard or case.pattern, words or "else")
+    return "".join(lines)
+
+
+def _type_test(subject: str, case: ast.match_case) -> str | None:
+    """Return the test that a case stands for; empty for the wildcard, and None if it is no test of a type."""
+    pattern = case.pattern
+    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and pattern.name is None and case.guard is None:
+        return ""
+    classes = list[str]()
+    for one in pattern.patterns if isinstance(pattern, ast.MatchOr) else [pattern]:
+        if not isinstance(one, ast.MatchClass) or one.patterns or one.kwd_patterns:
+            return None
+        classes.append(ast.unparse(one.cls))
+    wanted = classes[0] if len(classes) == 1 else f"({', '.join(classes)})"
+    test = f"isinstance({subject}, {wanted})"
+    return test if case.guard is None else f"{test} and ({ast.unparse(case.guard)})"
+
+
+def _replace_head(lines: list[str], first: ast.stmt | ast.pattern, last: ast.expr | ast.pattern, words: str) -> None:
+    """Replace the line of a ``match`` or ``case`` by these words, up to the colon after ``last``."""
+    line = lines[first.lineno - 1]
+    assert first.lineno == last.end_lineno or isinstance(first, ast.Match), f"a case over several lines: {line}"
+    indent = line[: len(line) - len(line.lstrip())]
+    lines[first.lineno - 1] = indent + words + line[last.end_col_offset :]
 
 
 def with_constructors(source: str) -> str:

@@ -131,6 +131,46 @@ def test_no_constructor_is_written_where_fields_are_not_simply_set() -> None:
     assert compiled.with_constructors(LEFT_AS_THEY_ARE) == LEFT_AS_THEY_ARE
 
 
+MATCHES = """
+def kind(event, is_late=False):
+    match event:  # the most frequent first
+        case bool() if is_late:
+            return "late"
+        case int() | float():  # numbers
+            return "number"
+        case _:
+            return "other"
+"""
+TESTS = """
+def kind(event, is_late=False):
+    if True:  # the most frequent first
+        if isinstance(event, bool) and (is_late):
+            return "late"
+        elif isinstance(event, (int, float)):  # numbers
+            return "number"
+        else:
+            return "other"
+"""
+OTHER_MATCHES = """
+def kind(event):
+    match event:
+        case int(real=0):
+            return "zero"
+        case _:
+            return "other"
+
+def word(event):
+    match event.name:
+        case str():
+            return "word"
+"""
+
+
+def test_cases_that_are_classes_only_become_tests_of_types() -> None:
+    assert compiled.with_type_tests(MATCHES) == TESTS
+    assert compiled.with_type_tests(OTHER_MATCHES) == OTHER_MATCHES
+
+
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A manifest of what is compiled, as if it had just been built."""

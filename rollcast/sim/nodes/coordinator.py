@@ -432,8 +432,8 @@ class CoordinatorNode(Server):
                 pass  # no provider is simulated
             case act.SendToPeer() | act.TryAddress():
                 pass  # the simulated network decides who can be dialled; no NAT traversal is simulated
-            case act.PlanRelays(number):
-                self.later(self.ground.settings.plan_s, self._plan_relays, number)
+            case act.PlanRelays():
+                self.later(self.ground.settings.plan_s, self._plan_relays, action.number)
             case act.PlanActivation():
                 self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():
