@@ -207,7 +207,8 @@ class RelayConfig(ConfigModel):
     mesh_peers_max: int = Field(24, ge=1, le=64)
     """Most peers that relay to each other in a full mesh; more peers are served along trees."""
     stripes: int = Field(8, ge=1, le=64)
-    """Number of relay trees, if there are more peers. More trees use links better and keep more connections open."""
+    """Number of relay trees, if there are more peers. More trees leave less of uplinks unused, but a broadcast takes
+    longer to begin and to end, and more connections stay open."""
     fallbacks_max: int = Field(3, ge=0, le=16)
     """Further peers named to each peer, from which it requests chunks when its neighbours do not deliver."""
     unknown_uplink_bytes_per_second: float = Field(1.25e6, gt=0.0)
