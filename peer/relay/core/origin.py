@@ -11,6 +11,7 @@ root that would finish after the others gets no more.
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import forwarding
@@ -121,16 +122,17 @@ def _backlog(state: RelayState, now: float) -> tuple[int, int]:
     child that does not read do not count, because others need not wait for them. Answers to requests do not count
     either: otherwise a few peers that request much would end the broadcast.
     """
-    passed_on, others = 0, 0
+    relayed = count = 0
     for link in state.links.values():
-        if not (link.pushes or link.in_transport):
+        if not link.pushes and not link.in_transport:
             continue
-        if state.is_stuck(link) or (link.in_transport and now - link.given_at_s > _STUCK_S):
+        if link.in_transport and (now - link.given_at_s > _STUCK_S or state.is_stuck(link)):
             continue
-        relayed = sum(push.relayed for push in link.copies())
-        passed_on += relayed
-        others += link.copies_count - relayed
-    return passed_on, others
+        for push in chain(link.in_transport, *link.pushes.values()):
+            if push is not None:
+                count += 1
+                relayed += push.relayed
+    return relayed, count - relayed
 
 
 def _roots(state: RelayState, stripe: StripeId) -> tuple[list[LinkState], list[LinkState]]:
