@@ -73,7 +73,7 @@ def forward(state: RelayState, encoding: EncodingState, index: int, stripe: Stri
 
 
 def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, push: Push, counted_most: int = 0) -> int:
-    """Queue a copy for one child, ahead of the chunks that the child does not pass on if it passes this one on.
+    """Queue a copy for one child; what an origin gives to a root goes ahead of copies that are not passed on.
 
     Args:
         counted_most: a copy that has this many others before it counts as sent at once.
@@ -160,15 +160,15 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
 def pump(state: RelayState, link: LinkState) -> None:
     """Fill the link's transport in its turn: copies come before answers, newer versions before older ones.
 
-    Links to whose other ends a chunk goes that is passed on from there come first: others wait for these chunks too.
+    At an origin, links whose next chunk is for a root come first: all below the root wait for it too.
     """
-    turns = state.turns_ahead if _is_passed_on(link) else state.turns
+    turns = state.turns_ahead if _next_is_passed_on(link) else state.turns
     if link.link not in turns:
         turns.append(link.link)
     take_turns(state)
 
 
-def _is_passed_on(link: LinkState) -> bool:
+def _next_is_passed_on(link: LinkState) -> bool:
     waiting = link.pushes[max(link.pushes)] if link.pushes else None
     return waiting is not None and len(waiting) > 0 and waiting[0].relayed
 

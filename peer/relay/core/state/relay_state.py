@@ -97,7 +97,7 @@ class Push:
     index: int
     stripe: StripeId
     upstream: LinkId | None  # gets a report once the copy has left; None: no link does, or the copy is counted already
-    relayed: bool = False  # the child passes it on
+    relayed: bool = False  # the origin gave it to a root, which passes it on; relays send all their copies in turn
 
 
 @dataclass(slots=True)
