@@ -423,9 +423,8 @@ class TrainingLoop:
     async def _start_checkpoint(self) -> None:
         """Copy the state to the host, and write it while training continues."""
         kill_point("before_checkpoint_copy")
-        await self._parts.saves.finish()  # at most one copy is in memory
-        host = self._host_state(self._at)
-        saving = await self._on_worker(lambda: self._parts.saves.begin(host, self._parts.trainer.begin_save))
+        saves, host = self._parts.saves, self._host_state(self._at)
+        await saves.begin(host, self._parts.trainer.begin_save, self._parts.worker)
         kill_point("checkpoint_copied")
         kept = self._parts.publications.kept()
 
@@ -434,7 +433,7 @@ class TrainingLoop:
             await kept()
             return not self._parts.publisher.diverged
 
-        await self._parts.saves.start(saving, may_save)
+        saves.start(may_save)
         self._saved_step, self._unsaved_s = self.step, 0.0
         await self._prune()
 

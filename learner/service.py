@@ -163,7 +163,7 @@ class _Life:
                 )
             )
             saves = Saves(checkpoints, writer, lambda oldest: self._reporter.note(oldest_checkpoint_step=oldest))
-            stack.push_async_callback(saves.cancel)
+            stack.push_async_callback(saves.close)
             trainer = await self._on_worker(lambda: self._make_trainer(self._facts.model))
             await self._on_worker(self._log_computation)
             sets = await self._held_out()

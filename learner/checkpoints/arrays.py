@@ -19,6 +19,8 @@ from orbax.checkpoint import v1 as ocp
 
 from learner.checkpoints.fingerprints import ArrayRecord, begin_fingerprints, held_fingerprints, records_of
 
+WRITE_TIMEOUT_S = 3600.0  # seconds in which the slowest store must have taken the arrays
+
 _ITEM = "state"
 
 
@@ -81,8 +83,14 @@ class ArrayWrite:
         """Wait until every process has written its shards. It raises what orbax raises if one could not.
 
         Call it once.
+
+        Raises:
+            TimeoutError: they were not written within WRITE_TIMEOUT_S.
         """
-        self._response.result()
+        try:
+            self._response.result(WRITE_TIMEOUT_S)
+        except TimeoutError as error:
+            raise TimeoutError(f"the arrays were not written within {WRITE_TIMEOUT_S:.0f} s {error}".rstrip()) from None
         return SavedArrays(self._path, records_of(self._like, self._fingerprints()))
 
 

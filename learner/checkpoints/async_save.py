@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
+
+import structlog
 
 from learner.checkpoints.arrays import ArrayWrite
 from learner.checkpoints.checkpoint import Checkpoints, HostState, Saving
+from rollcast.runtime.errors import RollcastError
+
+_log = structlog.get_logger()
 
 
 class Saves:
@@ -23,6 +28,7 @@ class Saves:
         self._checkpoints = checkpoints
         self._writer = writer
         self._on_saved = on_saved
+        self._begun: Future[Saving] | None = None  # until its arrays are written or could not be
         self._task: asyncio.Task[None] | None = None
         self._step: int | None = None
 
@@ -38,19 +44,20 @@ class Saves:
         """
         return self._checkpoints.steps() + ([self._step] if self._task is not None and self._step is not None else [])
 
-    def begin(self, host: HostState, write: Callable[[str], ArrayWrite]) -> Saving:
-        """Copy the state to the host, while training waits; see Checkpoints.begin. Call `finish` before."""
-        return self._checkpoints.begin(host, write)
-
-    async def start(self, saving: Saving, may_save: Callable[[], Awaitable[bool]]) -> None:
-        """Complete a save in the background; it is discarded if ``may_save`` returns False.
+    async def begin(self, host: HostState, write: Callable[[str], ArrayWrite], worker: Executor) -> None:
+        """Copy the state to the host on ``worker``, after waiting for the save in flight; see Checkpoints.begin.
 
         Raises:
-            RollcastError: the save in flight before it failed.
+            RollcastError: the state cannot be written, or the save in flight failed.
         """
         await self.finish()
-        self._step = saving.host.step
-        self._task = asyncio.create_task(self._save(saving, may_save), name=f"checkpoint {self._step}")
+        self._step = host.step
+        self._begun = worker.submit(self._checkpoints.begin, host, write)
+        await asyncio.wrap_future(self._begun)
+
+    def start(self, may_save: Callable[[], Awaitable[bool]]) -> None:
+        """Complete the save that has begun in the background; it is discarded if ``may_save`` returns False."""
+        self._task = asyncio.create_task(self._save(may_save), name=f"checkpoint {self._step}")
 
     async def finish(self) -> None:
         """Wait until the save in flight, if there is one, is durable.
@@ -62,26 +69,35 @@ class Saves:
             await self._task
             self._task = None
 
-    async def cancel(self) -> None:
-        """Cancel the save in flight; the step that its thread is at is still completed."""
+    async def close(self) -> None:
+        """Discard a save that has begun, unless it is being committed: that is completed.
+
+        Its arrays are written on threads that nothing else waits for. The next life, in this process too, removes
+        what it finds in the folder and must not meet them.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-
-    async def _save(self, saving: Saving, may_save: Callable[[], Awaitable[bool]]) -> None:
-        loop = asyncio.get_running_loop()
-        allowed = False
         try:
-            allowed = await may_save()
-        finally:  # cancelled, too: the arrays are being written on threads that nothing else waits for
-            if not allowed:
-                await loop.run_in_executor(self._writer, saving.discard)
-        if not allowed:
-            return
-        self._on_saved(await loop.run_in_executor(self._writer, self._commit, saving))
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._end, Saving.discard)
+        except RollcastError as error:
+            _log.warning("a checkpoint that does not count was not removed", step=self._step, error=str(error))
 
-    def _commit(self, saving: Saving) -> int:
+    async def _save(self, may_save: Callable[[], Awaitable[bool]]) -> None:
+        loop = asyncio.get_running_loop()
+        if await may_save():
+            self._on_saved(await loop.run_in_executor(self._writer, self._commit))
+        else:
+            await loop.run_in_executor(self._writer, self._end, Saving.discard)
+
+    def _commit(self) -> int:
         """Complete a save and return the step of the oldest durable checkpoint."""
-        saving.commit()
+        self._end(Saving.commit)
         return min(self._checkpoints.steps())
+
+    def _end(self, how: Callable[[Saving], None]) -> None:
+        """End the save that has begun, if there is one, on the writer's thread."""
+        begun, self._begun = self._begun, None
+        if begun is not None and not begun.cancelled() and begun.exception() is None:
+            how(begun.result())

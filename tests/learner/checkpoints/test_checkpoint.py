@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -362,7 +362,9 @@ class FakeCheckpoints:
 
     def __init__(self) -> None:
         self.saved: list[int] = [0]
-        self.may_end = threading.Event()
+        self.beginning, self.committing = threading.Event(), threading.Event()
+        self.may_begin, self.may_end = threading.Event(), threading.Event()
+        self.may_begin.set()
         self.may_end.set()
         self.error: CheckpointError | None = None
         self.discarded = False
@@ -371,9 +373,12 @@ class FakeCheckpoints:
         return self.saved[-2:]
 
     def begin(self, host: HostState, write: Callable[[str], ArrayWrite]) -> Saving:
+        self.beginning.set()
+        assert self.may_begin.wait(10.0)
         return Saving(cast(Checkpoints, self), host, write(""))
 
     def commit(self, host: HostState, _: ArrayWrite) -> None:
+        self.committing.set()
         assert self.may_end.wait(10.0)
         if self.error is not None:
             raise self.error
@@ -405,23 +410,39 @@ def reported() -> list[int]:
     return []
 
 
+class BackgroundSaves:
+    """Saves of fake checkpoints, with a thread that begins them and one that writes."""
+
+    def __init__(self, checkpoints: FakeCheckpoints, reported: list[int]) -> None:
+        self.worker, self.writer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self.saves = Saves(cast(Checkpoints, checkpoints), self.writer, reported.append)
+
+    async def start(self, step: int, may_save: Callable[[], Awaitable[bool]] = yes) -> None:
+        await self.begin(step)
+        self.saves.start(may_save)
+
+    async def begin(self, step: int) -> None:
+        await self.saves.begin(host(step), nothing, self.worker)
+
+
 @pytest.fixture
-async def saves(checkpoints: FakeCheckpoints, reported: list[int]) -> AsyncIterator[Saves]:
-    with ThreadPoolExecutor(1) as writer:
-        saves = Saves(cast(Checkpoints, checkpoints), writer, reported.append)
-        yield saves
+async def background(checkpoints: FakeCheckpoints, reported: list[int]) -> AsyncIterator[BackgroundSaves]:
+    background = BackgroundSaves(checkpoints, reported)
+    with background.worker, background.writer:
+        yield background
         checkpoints.may_end.set()
-        await saves.cancel()
+        await background.saves.close()
 
 
 async def test_training_continues_while_a_checkpoint_is_written(
-    saves: Saves, checkpoints: FakeCheckpoints, reported: list[int]
+    background: BackgroundSaves, checkpoints: FakeCheckpoints, reported: list[int]
 ) -> None:
+    saves = background.saves
     checkpoints.may_end.clear()
-    await saves.start(saves.begin(host(3), nothing), yes)
+    await background.start(3)
     assert saves.under_way is not None
     assert saves.steps() == [0, 3], "versions that it needs must stay"
-    second = asyncio.create_task(saves.start(saves.begin(host(6), nothing), yes))
+    second = asyncio.create_task(background.start(6))
     await asyncio.sleep(0)
     assert not second.done(), "one copy of the state at a time"
     checkpoints.may_end.set()
@@ -432,15 +453,15 @@ async def test_training_continues_while_a_checkpoint_is_written(
 
 
 async def test_nothing_is_saved_unless_it_may_be(
-    saves: Saves, checkpoints: FakeCheckpoints, reported: list[int]
+    background: BackgroundSaves, checkpoints: FakeCheckpoints, reported: list[int]
 ) -> None:
-    await saves.start(saves.begin(host(3), nothing), no)
-    await saves.finish()
+    await background.start(3, no)
+    await background.saves.finish()
     assert (checkpoints.saved, checkpoints.discarded, reported) == ([0], True, [])
 
 
 async def test_arrays_of_a_cancelled_save_are_waited_for_and_removed(
-    saves: Saves, checkpoints: FakeCheckpoints
+    background: BackgroundSaves, checkpoints: FakeCheckpoints
 ) -> None:
     asked = asyncio.Event()
 
@@ -448,14 +469,51 @@ async def test_arrays_of_a_cancelled_save_are_waited_for_and_removed(
         asked.set()
         return await asyncio.get_running_loop().create_future()
 
-    await saves.start(saves.begin(host(3), nothing), never)
+    await background.start(3, never)
     await asked.wait()
-    await saves.cancel()
+    await background.saves.close()
     assert (checkpoints.saved, checkpoints.discarded) == ([0], True)
 
 
-async def test_a_failure_is_raised_once_it_is_waited_for(saves: Saves, checkpoints: FakeCheckpoints) -> None:
+async def test_a_save_that_a_cancelled_life_has_only_begun_is_waited_for_and_removed(
+    background: BackgroundSaves, checkpoints: FakeCheckpoints
+) -> None:
+    """The thread copies the state, and orbax begins to write it, while the task that asked for it is cancelled."""
+    checkpoints.may_begin.clear()
+    beginning = asyncio.create_task(background.begin(3))
+    await asyncio.to_thread(checkpoints.beginning.wait, 10.0)
+    beginning.cancel()
+    await asyncio.gather(beginning, return_exceptions=True)
+    closing = asyncio.create_task(background.saves.close())
+    checkpoints.may_begin.set()
+    await closing
+    assert (checkpoints.saved, checkpoints.discarded) == ([0], True)
+
+
+async def test_a_save_whose_task_never_ran_is_removed(
+    background: BackgroundSaves, checkpoints: FakeCheckpoints
+) -> None:
+    await background.start(3)
+    await background.saves.close()
+    assert (checkpoints.saved, checkpoints.discarded) == ([0], True)
+
+
+async def test_a_save_that_is_being_committed_is_completed(
+    background: BackgroundSaves, checkpoints: FakeCheckpoints
+) -> None:
+    checkpoints.may_end.clear()
+    await background.start(3)
+    await asyncio.to_thread(checkpoints.committing.wait, 10.0)
+    closing = asyncio.create_task(background.saves.close())
+    checkpoints.may_end.set()
+    await closing
+    assert (checkpoints.saved, checkpoints.discarded) == ([0, 3], False)
+
+
+async def test_a_failure_is_raised_once_it_is_waited_for(
+    background: BackgroundSaves, checkpoints: FakeCheckpoints
+) -> None:
     checkpoints.error = CheckpointError("no space")
-    await saves.start(saves.begin(host(3), nothing), yes)
+    await background.start(3)
     with pytest.raises(CheckpointError, match="no space"):
-        await saves.finish()
+        await background.saves.finish()
