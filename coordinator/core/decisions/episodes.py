@@ -231,7 +231,7 @@ class Episodes:
         episode.observed(said)
         game.stage, game.ready_at = "ready", now
         state.book.episode_changed(group)
-        state.members.changed(state.members.shares.take_set_aside())  # there is work that was not there before
+        state.members.reconsider(state.members.shares.take_set_aside())  # there is work that was not there before
         return actions + issue(state, now)
 
     def failed(self, event: EpisodeFailed) -> list[Action]:

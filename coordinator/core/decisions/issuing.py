@@ -37,6 +37,8 @@ _NEWCOMERS_TRIED = 32  # that wait for what newcomers may hold, after each event
 _BATCHES_ASKED = 2  # batches of environments that may be asked before no further one is opened
 LEASES_AT_ONCE = 64
 """Leases that one event gives out, of which 240 held the loop for 44 ms. The next event, or tick, goes on."""
+PASSED_OVER_AT_ONCE = 1_000
+"""Members for which one event finds no work in time, of which 5,000 held the loop for 25 ms."""
 _GROUPS_KEPT_FOR_OTHERS_MAX = 256  # that a member would complete in time, and that are passed over for one event
 
 
@@ -280,17 +282,21 @@ class Round:
     def give_out(self) -> None:
         """Give leases to the members that are next in line, one at a time, as long as there is work for them.
 
-        After LEASES_AT_ONCE of them, those that are still in line wait for the next event.
+        After LEASES_AT_ONCE of them, or PASSED_OVER_AT_ONCE members without one, those that are still in line wait for
+        the next event.
         """
         members, book = self._state.members, self._state.book
         grants: dict[PeerId, list[LeaseGrant]] = {}
-        left = LEASES_AT_ONCE
+        left, passed_over_left = LEASES_AT_ONCE, PASSED_OVER_AT_ONCE
         groups, oldest = len(book), self._oldest_for_next()
-        while left and oldest is not None and (peer_id := members.shares.first(oldest)) is not None:
+        while (
+            left and passed_over_left and oldest is not None and (peer_id := members.shares.first(oldest)) is not None
+        ):
             member = members.get(peer_id)
             grant = None if member is None else self._grant_one(member)
             if grant is None:
                 members.shares.set_aside(peer_id)
+                passed_over_left -= 1
             else:
                 grants.setdefault(peer_id, []).append(grant)
                 left -= 1

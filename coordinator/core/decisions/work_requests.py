@@ -117,7 +117,7 @@ class WorkRequests:
         """Consider again the peers that were set aside: work that was too late for them may be in time now."""
         self._retried_at = now
         members = self._state.members
-        members.changed(members.shares.take_set_aside() + members.take_trial_line(_NEWCOMERS_RETRIED))
+        members.reconsider(members.shares.take_set_aside() + members.take_trial_line(_NEWCOMERS_RETRIED))
 
     def learner_moved(self, now: float) -> None:
         """Measure the learner's pace after a batch was requested or recorded: open work has its turn earlier now."""

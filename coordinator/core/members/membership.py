@@ -21,6 +21,8 @@ _LOOKED_AT_MAX = 16  # of those that left first, for each that is remembered bey
 _CELL_MEMBERS_KEPT = 65_536  # members of cells whose cell is remembered
 _DEPARTED_KEPT = 16  # members that the operator still sees until they return or others leave
 _RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # it is about to leave, or its owner needs the machine
+RECONSIDERED_AT_ONCE = 1_000
+"""Members that are considered again in one round of giving out work, which takes 10 to 20 ms."""
 
 
 @dataclass(slots=True)
@@ -218,6 +220,7 @@ class Members:
         self._members: dict[PeerId, Member] = {}
         self._by_last_seen: OrderedDict[PeerId, Member] = OrderedDict()  # longest silent first
         self._changed: dict[PeerId, None] = {}
+        self._to_reconsider: dict[PeerId, None] = {}  # nothing changed for them, but there may be work now
         self._departed: dict[PeerId, Departed] = {}
         self._reputations: dict[PeerId, Reputation] = {}
         self._absent: dict[PeerId, None] = {}  # identities with a reputation that are no members, in order of leaving
@@ -423,16 +426,23 @@ class Members:
         """Consider these members again when work is given out."""
         self._changed.update(dict.fromkeys(peer_ids))
 
+    def reconsider(self, peer_ids: Iterable[PeerId]) -> None:
+        """Consider these members again too, RECONSIDERED_AT_ONCE at a time: they may be all of a large fleet."""
+        self._to_reconsider.update(dict.fromkeys(peer_ids))
+
     @property
     def has_changed(self) -> bool:
-        """Whether something changed for any member since the last call of ``take_changed``."""
-        return bool(self._changed)
+        """Whether ``take_changed`` would return any member."""
+        return bool(self._changed or self._to_reconsider)
 
     def take_changed(self) -> list[PeerId]:
-        """Return the members for which something changed since the last call, in requests or permissions."""
+        """Return the members for which something changed since the last call, and the next ones to reconsider."""
         changed = list(self._changed)
         self._changed.clear()
-        return changed
+        again = list(islice(self._to_reconsider, RECONSIDERED_AT_ONCE))
+        for peer_id in again:
+            del self._to_reconsider[peer_id]
+        return changed + again
 
     def silent(self, now: float) -> list[Member]:
         """Return the members that sent nothing for longer than the heartbeat timeout, longest silent first.

@@ -5,9 +5,11 @@ from itertools import count
 from random import Random
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from coordinator.core.core import CoordinatorCore
+from coordinator.core.decisions import issuing
 from coordinator.core.decisions.issuing import LEASES_AT_ONCE, Round
 from coordinator.core.events.actions import RecordAttempt, RecordGroup, RevokeLeases, SendLeases, SupplyPrompts
 from coordinator.core.events.events import (
@@ -111,6 +113,20 @@ def test_one_event_gives_out_no_more_leases_than_the_loop_may_wait_for() -> None
     )
     assert len(first) == LEASES_AT_ONCE
     assert sorted(first + further) == sorted(names)
+
+
+def test_one_event_passes_over_no_more_members_than_the_loop_may_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuing, "PASSED_OVER_AT_ONCE", 3)
+    monkeypatch.setattr(Round, "_grant_one", lambda round_, member: None)  # no work is in time for any of them
+    world = World()
+    world.start(*"abcde")
+    world.handle(ArrivalsBegan())
+    for name in "abcde":
+        world.handle(wants(name, 1))
+    world.handle(ArrivalsEnded())
+    assert list(world.core.state.members.shares.places) == ["d", "e"]
+    world.handle(Tick())
+    assert not world.core.state.members.shares.places
 
 
 def test_the_peer_that_holds_least_is_served_first_and_in_turns() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.core.members.membership import Members
+from coordinator.core.members.membership import RECONSIDERED_AT_ONCE, Members
 from rollcast.wire.ids import PeerId, Version
 from tests.coordinator.core_world import heartbeat, joined
 
@@ -43,6 +43,17 @@ def test_a_changed_request_is_considered_once_and_a_heartbeat_changes_nothing() 
     assert here.take_changed() == ["b", "c"]
     assert here.take_changed() == []
     assert (a.last_seen, b.free_slots) == (1.0, 4)
+
+
+def test_many_members_are_reconsidered_a_part_at_a_time_behind_those_that_changed() -> None:
+    here, names = members(), [PeerId(f"p{number}") for number in range(RECONSIDERED_AT_ONCE + 2)]
+    here.reconsider(names)
+    here.reconsider(names[:1])
+    here.changed([PeerId("c")])
+    assert here.take_changed() == ["c", *names[:-2]]
+    assert here.has_changed
+    assert here.take_changed() == names[-2:]
+    assert not here.has_changed
 
 
 def test_silence_is_measured_from_the_last_sign_of_life() -> None:
