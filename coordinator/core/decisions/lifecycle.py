@@ -61,15 +61,15 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
     step = event.version if state.settings.is_cell else state.batches.next_step
     oldest_useful = Version(max(0, step - state.rules.kept.age_max))
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
-    receivers = [member for member in state.members if member.is_waited_for]
+    receivers = [member for member in state.members if member.receives]
     state.dissemination.announced(
         event.version,
-        [member.peer_id for member in receivers],
+        [member.peer_id for member in receivers if member.takes_work],
         now,
         plan_id=state.relay.plan_id,
         encodings=event.encodings,
     )
-    state.to_announce.extend((member.peer_id, event.version) for member in state.members if member.receives)
+    state.to_announce.extend((member.peer_id, event.version) for member in receivers)
     return announce_on(state, ANNOUNCED_AT_ONCE)
 
 

@@ -168,9 +168,9 @@ class Member:
         return not self.reputation.dark and not (self.facts is not None and self.facts.receiving_stopped)
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether T_bcast includes the member, because it works and versions can reach it."""
-        return self.role == "peer" and self.reputation.is_on and self.receives
+    def takes_work(self) -> bool:
+        """Whether the member is a peer that may get new work, as far as orders go."""
+        return self.role == "peer" and self.reputation.is_on
 
     @property
     def may_work(self) -> bool:
