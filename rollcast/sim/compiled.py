@@ -95,12 +95,14 @@ def build() -> None:
     os.chdir(_staged(list(compiled_from)))
     extensions = mypycify(
         list(compiled_from),
-        opt_level="1",
+        opt_level="2",
         debug_level="0",
         multi_file=True,
         group_name=_GROUP,
         target_dir=str(FOLDER / "c"),
     )
+    for one in extensions:  # they call each other within one library, which then needs no table of addresses
+        one.extra_compile_args.append("-fvisibility=hidden")
     folders = ["--build-lib", str(FOLDER / "lib"), "--build-temp", str(FOLDER / "objects")]
     os.chdir(ROOT)
     setup(name=_GROUP, packages=[], ext_modules=extensions, script_args=["--quiet", "build_ext", *folders])
