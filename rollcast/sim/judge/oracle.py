@@ -93,9 +93,10 @@ class Oracle:
                 self.ledger.deposed_answered(name, action, now)
 
     def coordinator_handled(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
-        self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
-        if type(event) is ev.HeartbeatReceived and not actions:  # half of all events
+        if isinstance(event, ev.HeartbeatReceived) and not actions:  # half of all events
+            self._trace.add(now, "HeartbeatReceived", event.peer_id, 0)
             return
+        self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
         self.ledger.see(event, actions, now)
         self.evaluation.see(event, actions, now)
         if type(event) in _MEMBERS_CHANGE:

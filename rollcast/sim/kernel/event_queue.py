@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 Call = Callable[..., None]
@@ -59,7 +59,7 @@ class Agenda:
         self._count = count = self._count + 1
         at_s = self.now + seconds
         if at_s < self._until_s:
-            heapq.heappush(self._heap, (at_s, count, call, arguments, None, 0))
+            heappush(self._heap, (at_s, count, call, arguments, None, 0))
         else:
             self._calls_of(int(at_s * _SPANS_PER_S)).append((at_s, count, call, arguments, None, 0))
 
@@ -68,7 +68,7 @@ class Agenda:
         self._count = count = self._count + 1
         at_s = self.now + seconds
         if at_s < self._until_s:
-            heapq.heappush(self._heap, (at_s, count, call, arguments, owner, owner.life))
+            heappush(self._heap, (at_s, count, call, arguments, owner, owner.life))
         else:
             self._calls_of(int(at_s * _SPANS_PER_S)).append((at_s, count, call, arguments, owner, owner.life))
 
@@ -77,23 +77,26 @@ class Agenda:
         calls = self._later.get(span)
         if calls is None:
             calls = self._later[span] = []
-            heapq.heappush(self._spans, span)
+            heappush(self._spans, span)
         return calls
 
     def _pop(self, until_s: float) -> _Entry | None:
         """Remove the next call and return it; None if none is due until then."""
-        heap = self._heap
-        if not self._sorted and not heap:
+        heap, ahead = self._heap, self._sorted
+        if not ahead and not heap:
             if not self._spans or self._spans[0] > until_s * _SPANS_PER_S:
                 return None
-            span = heapq.heappop(self._spans)
-            self._until_s = (span + 1.0) / _SPANS_PER_S
-            self._sorted = self._later.pop(span)
-            self._sorted.sort(reverse=True)
-        ahead = self._sorted
+            ahead = self._begin_span(heappop(self._spans))
         if ahead and (not heap or ahead[-1] < heap[0]):
             return ahead.pop() if ahead[-1][0] <= until_s else None
-        return heapq.heappop(heap) if heap[0][0] <= until_s else None
+        return heappop(heap) if heap[0][0] <= until_s else None
+
+    def _begin_span(self, span: int) -> list[_Entry]:
+        """Sort the calls of a span that begins, and return them."""
+        self._until_s = (span + 1.0) / _SPANS_PER_S
+        self._sorted = calls = self._later.pop(span)
+        calls.sort(reverse=True)
+        return calls
 
     def run(self, until_s: float, done: Callable[[], bool] | None = None) -> bool:
         """Make the scheduled calls until ``done`` holds, checked after each call, or until virtual time ``until_s``.

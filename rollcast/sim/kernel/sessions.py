@@ -65,11 +65,13 @@ class Session:
         self._up.close()
 
     def _arrived(self, message: Any) -> None:
-        life = self._lives[1]
+        process, life = self._coordinator, self._lives[1]
         if type(message) is _End:
-            self._coordinator.call_in_life(life, self._hung_up, message)
+            process.call_in_life(life, self._hung_up, message)
+        elif process.takes_calls and process.life == life:  # as call_in_life does, for most messages
+            self._coordinator_end.received(self, message)
         else:
-            self._coordinator.call_in_life(life, self._coordinator_end.received, self, message)
+            process.hold(life, self._coordinator_end.received, (self, message))
 
     def _hung_up(self, end: _End) -> None:
         self._coordinator_end.hung_up(self, end.reason, finished=end.finished)

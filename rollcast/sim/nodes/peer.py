@@ -44,6 +44,7 @@ from peer.worker.events import (
     VersionLoaded,
     VersionVerified,
 )
+from peer.worker.status import WorkerStatus
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.engine import Engine
 from rollcast.sim.kernel.disk import Disk
@@ -135,7 +136,7 @@ class PeerNode(Process):
         self._retries: Iterator[float] = iter(())
         self._wake_at: float | None = None
         self._probe_id = 0
-        self._reported: PeerFacts | None = None  # what heartbeats report until the worker's next event; None: not known
+        self._beat: ev.HeartbeatReceived | None = None  # every heartbeat until the worker's next event; None: not known
 
     # ---------------------------------------------------------------- lives
 
@@ -147,7 +148,7 @@ class PeerNode(Process):
             slice_tokens=settings.slice_tokens,
             slice_s=settings.slice_s,
         )
-        self.link, self._wake_at, self._reported = None, None, None
+        self.link, self._wake_at, self._beat = None, None, None
         self._retries = backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
         self.ground.oracle.peer_started(self.name, self.agenda.now)
         if self.receiver is not None:
@@ -194,7 +195,7 @@ class PeerNode(Process):
                 if self.receiver is not None:
                     self.receiver.planned(content)
             case "probe":
-                self._probe_id, self._reported = content, None
+                self._probe_id, self._beat = content, None
             case "activation":
                 self.apply(ActivationChanged(content.active, content.reason))
             case "stop":
@@ -209,15 +210,19 @@ class PeerNode(Process):
     def _heartbeat(self) -> ev.HeartbeatReceived:
         assert self.worker is not None
         self.ground.oracle.peer_holds(self.name, len(self.worker._spool), self.agenda.now)
-        return ev.HeartbeatReceived(self.peer_id, self._facts())
-
-    def _facts(self) -> PeerFacts:
-        assert self.worker is not None
         receiver = {} if self.receiver is None else self.receiver.facts()
-        if self._reported is not None and not receiver:
-            return self._reported
+        if self._beat is not None and not receiver:
+            return self._beat
         status = self.worker.status(self.agenda.now)
-        facts = PeerFacts(
+        if receiver:
+            return ev.HeartbeatReceived(self.peer_id, msgspec.structs.replace(self._facts(status), **receiver))
+        beat = ev.HeartbeatReceived(self.peer_id, self._facts(status))
+        if not status.tokens_per_second:
+            self._beat = beat
+        return beat
+
+    def _facts(self, status: WorkerStatus) -> PeerFacts:
+        return PeerFacts(
             state=status.state,
             reason=status.reason,
             active_version=None if status.active is None else status.active.version,
@@ -235,11 +240,6 @@ class PeerNode(Process):
             receiving_chunks_have=0,
             receiving_chunks_total=0,
         )
-        if receiver:
-            return msgspec.structs.replace(facts, **receiver)
-        if not status.tokens_per_second:
-            self._reported = facts
-        return facts
 
     def accuse(self, culprit: PeerId, version: Version, index: int, reason: str, receipt: bytes = b"") -> None:
         """Report to the coordinator that another peer sent a wrong chunk, with its receipt unless that is empty."""
@@ -265,7 +265,7 @@ class PeerNode(Process):
         worker = self.worker
         if worker is None:
             return
-        self._reported = None
+        self._beat = None
         for action in worker.handle(event, self.agenda.now):
             self._perform(action)
         wake_s = worker.next_wake_s()
