@@ -53,7 +53,7 @@ BLOCK_FIGURES = {
 }
 POLL_S = 0.05
 SERVED_POLL_S = 0.5  # between two requests of the metrics, which cost the coordinator time
-WARM_UP_S = 5.0
+WARM_UP_S = SCRAPE_EVERY_S  # the first scrape looks back as long before it: not to peers that connect and get work
 FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open files; a reconnection overlaps with the connection that it replaces
 STEP_S = 12.0  # a learner step trains the uploads of this many seconds
 SAMPLES_PER_GROUP = 16
