@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import Field
 
 from coordinator.core.status.reputations import ReputationsView, build_reputations
-from coordinator.core.status.turns import Turns, at_once
+from coordinator.core.status.turns import PAUSE_S, Turns, at_once
 from coordinator.http.health import CachedJson
 from coordinator.http.routes import Answer, Call, JsonText, Query, Route, Topic
 from coordinator.views.broadcast import BroadcastView
@@ -131,7 +131,7 @@ class _LargeText:
             except StopIteration as end:
                 self._made_at_s = asyncio.get_running_loop().time()
                 return to_text(end.value)
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
 
 
 def to_text(view: object) -> JsonText:
@@ -317,7 +317,7 @@ class ViewRoutes:
         while True:
             try:
                 for _ in self._registry.sample():
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(PAUSE_S)
                 self._decisions = await self._in_thread(self._newest_decisions)
                 self._registry.cloned = await self._in_thread(self._newest_clones)
             except Exception:

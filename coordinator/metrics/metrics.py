@@ -15,7 +15,7 @@ from prometheus_client import Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator.core.status.turns import Turns, at_once
+from coordinator.core.status.turns import PAUSE_S, Turns, at_once
 from coordinator.metrics import broadcast as broadcast_metrics
 from coordinator.metrics import fleet
 from coordinator.metrics.families import activation_families, staleness_families
@@ -157,9 +157,10 @@ class CoordinatorMetrics:
         """
         async with self._rendering:
             self._statuses.read_status()
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
             for _ in self._statuses.read_broadcast():
-                await asyncio.sleep(0)
+                await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
             return self.render()
 
 

@@ -14,6 +14,8 @@ Turns = Generator[None, None, T]
 
 MEMBERS_A_TURN = 1000
 """Members whose rows are made in one turn: some 10 ms."""
+PAUSE_S = 0.005
+"""Seconds between two turns. Whatever is due meanwhile waits for one turn; without a pause it would wait for two."""
 
 
 def at_once(turns: Turns[T]) -> T:
