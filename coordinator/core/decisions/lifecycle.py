@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from coordinator.core.decisions import episodes, epoch_change, evaluating, profiling, rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, FailRun, Note, ScoreRollout, SendAnnouncement
 from coordinator.core.events.events import RunEnded, VersionAnnounced
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, WaitTimedOut
-from rollcast.wire.ids import Version
+from rollcast.wire.ids import PeerId, Version
 
 ANNOUNCED_AT_ONCE = 512
 """Members that one event announces a version to: 10,000 at once held the loop for some 0.3 s. Ticks go on with the
@@ -69,16 +71,19 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
         plan_id=state.relay.plan_id,
         encodings=event.encodings,
     )
-    state.to_announce.extend((member.peer_id, event.version) for member in receivers)
+    state.to_announce.append((event.version, deque(member.peer_id for member in receivers)))
     return announce_on(state, ANNOUNCED_AT_ONCE)
 
 
 def announce_on(state: CoreState, most: int) -> list[Action]:
     """Announce versions to the next members that have not been told; those that joined since were told then."""
-    if not state.to_announce:  # as at nearly every heartbeat
-        return []
-    next_ones = [state.to_announce.popleft() for _ in range(min(most, len(state.to_announce)))]
-    if state.ended:
+    next_ones = list[tuple[PeerId, Version]]()
+    while state.to_announce and len(next_ones) < most:
+        version, peer_ids = state.to_announce[0]
+        next_ones += [(peer_ids.popleft(), version) for _ in range(min(most - len(next_ones), len(peer_ids)))]
+        if not peer_ids:
+            state.to_announce.popleft()
+    if state.ended or not next_ones:  # there are none at nearly every heartbeat
         return []
     told = [(state.members.get(peer_id), version) for peer_id, version in next_ones]
     return [

@@ -115,7 +115,8 @@ class CoreState:
         self.epochs = EpochBook(restored.epochs)
         self.epoch_requests: dict[Epoch, list[int]] = {}  # calls that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions, self.epochs)
-        self.to_announce = deque[tuple[PeerId, Version]]()  # to members of a large run, some in each tick
+        # To members of a large run, some in each tick. Ids alone are nothing that the garbage collector has to scan.
+        self.to_announce = deque[tuple[Version, deque[PeerId]]]()
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
