@@ -110,14 +110,21 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
         encoding.awaited = None
     source = encoding.sources.get(link.link)
     if source is None:
-        first = state.settings.window_first
-        if link.link == encoding.holder or link.role in ("learner", *MIRROR_ROLES):
-            first = state.settings.window_first_of_holder
-        encoding.sources[link.link] = Source(ServiceWindow(first))
+        encoding.sources[link.link] = Source(_window_of(state, encoding, link))
     else:
         source.unanswered += bool(source.requested)
         source.requested.clear()
     state.do(SendWant(link.link, encoding.key, not encoding.listed))
+
+
+def _window_of(state: RelayState, encoding: EncodingState, link: LinkState) -> ServiceWindow:
+    settings, first = state.settings, state.settings.window_first
+    if link.link == encoding.holder or link.role in ("learner", *MIRROR_ROLES):
+        first = settings.window_first_of_holder
+    if link.role == "learner":
+        least = max(first, settings.window_least_of_learner_bytes / encoding.chunk_size_bytes)
+        return ServiceWindow(least, least)
+    return ServiceWindow(first)
 
 
 def search_further(state: RelayState, encoding: EncodingState, now: float) -> None:

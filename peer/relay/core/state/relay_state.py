@@ -55,6 +55,9 @@ class RelaySettings:
     # Chunks that a relay is given, or a source is asked for, before its speed is known.
     window_first: float = 4.0
     window_first_of_holder: float = 16.0
+    # Bytes that the learner is asked for at least: it sends to one origin alone, so a wait is no queue behind others'
+    # chunks but a processor that is busy, and would shrink the window.
+    window_least_of_learner_bytes: int = 4 << 20
     # A chunk is late if a newer one came this long ago, or half as long again as is usual on this peer.
     late_s_least: float = 0.4
     late_s_least_at_end: float = 0.05

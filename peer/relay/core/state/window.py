@@ -32,11 +32,13 @@ class ServiceWindow:
 
     Args:
         first: its size in chunks before anything is observed.
+        least: its smallest size.
     """
 
-    __slots__ = ("_base_s", "_growing_fast", "chunks", "late_after_s", "service_s", "size")
+    __slots__ = ("_base_s", "_growing_fast", "_least", "chunks", "late_after_s", "service_s", "size")
 
-    def __init__(self, first: float) -> None:
+    def __init__(self, first: float, least: float = _SMALLEST) -> None:
+        self._least = least
         self.size = first
         self.chunks = int(first)  # that the other end may have now
         self.service_s = 0.0  # smoothed; 0 before the first answer
@@ -71,10 +73,10 @@ class ServiceWindow:
             self._set_size(self.size + (1.0 if self._growing_fast else _STEP))
 
     def late(self, held_s: float) -> None:
-        """Begin again with one chunk, as TCP does after a timeout: one was not done within ``held_s`` seconds."""
+        """Begin again with the least size, as TCP does after a timeout: one was not done within ``held_s`` seconds."""
         if not self.service_s:
             self._set_service(held_s / _LATE_SERVICES)  # the same patience the next time
-        self._set_size(_SMALLEST)
+        self._set_size(self._least)
         self._growing_fast = False
 
     def _set_service(self, service_s: float) -> None:
@@ -82,7 +84,7 @@ class ServiceWindow:
         self.late_after_s = _LATE_SERVICES * service_s
 
     def _set_size(self, size: float) -> None:
-        self.size = min(_LARGEST, max(_SMALLEST, size))
+        self.size = min(_LARGEST, max(self._least, size))
         self.chunks = int(self.size)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from peer.links.neighbours import EncodingKey
 from peer.relay.core.state.actions import (
     Action,
@@ -34,14 +36,15 @@ from tests.peer.relay.core.pulling.pull_steps import (
 from tests.peer.relay.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan
 
 
-def test_a_holder_of_everything_gets_a_wide_window() -> None:
+@pytest.mark.parametrize(("chunk_bytes", "asked"), [(1 << 20, 16), (CHUNK_BYTES, CHUNKS)])
+def test_the_learner_gets_a_wide_window(chunk_bytes: int, asked: int) -> None:
     steps = Steps("origin")
     steps.up(A, "learner", "learner")
-    known = EncodingKnown(KEY, CHUNKS, CHUNK_BYTES, announced=False, listed=True, holder=LinkId(A))
+    known = EncodingKnown(KEY, CHUNKS, chunk_bytes, announced=False, listed=True, holder=LinkId(A))
     assert steps.tell(known) == [BeginStore(KEY), want(A)]
     assert steps.tell(known) == [], "told twice"
     steps.tell(StoreReady(KEY, bitmap(CHUNKS)))
-    assert has(steps, A, complete=True) == [request(A, *range(16))]
+    assert has(steps, A, complete=True) == [request(A, *range(asked))]
 
 
 def test_one_that_joins_asks_the_nearest_where_there_are_more_than_it_may_ask() -> None:

@@ -51,6 +51,14 @@ def test_a_window_that_begins_too_large_shrinks(round_trip_s: float) -> None:
     assert window.size <= round_trip_s / 0.01 + 1.0 + 3.5
 
 
+def test_a_window_keeps_its_least_size() -> None:
+    window = ServiceWindow(32.0, least=32.0)
+    work(window, 200, 0.01, 0.05)
+    assert window.chunks == 32
+    window.late(1.0)
+    assert window.chunks == 32
+
+
 def test_a_window_follows_a_server_that_slows_down() -> None:
     window = ServiceWindow(4.0)
     now = work(window, 1000, 0.002, 0.1)
