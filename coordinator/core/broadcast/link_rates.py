@@ -9,7 +9,7 @@ from statistics import median
 from coordinator.core.events.events import PeerFacts
 from rollcast.wire.ids import PeerId, Version
 
-_IDENTITIES_KEPT = 16384  # identities whose rates are remembered, those of peers that left included
+_IDENTITIES_KEPT = 16384  # at least, identities whose rates are remembered, those of peers that left included
 _TRUSTED_AFTER_S = 0.25  # seconds of full uplink after which a measurement's confidence is 0.5
 _HALF_LIFE_S = 1800.0  # of confidence: home links change with the hour
 _CONFIDENCE_MIN = 0.05  # below it a rate counts as unknown
@@ -60,14 +60,19 @@ class LinkRates:
 
     def __init__(self) -> None:
         self._records: OrderedDict[PeerId, _Record] = OrderedDict()
+        self._remembered = _IDENTITIES_KEPT
         self._fast_downlink = 0.0  # what the faster receivers had; 0: not known
+
+    def joined(self, members: int) -> None:
+        """Remember the rates of this many members, and of as many that left and may come back."""
+        self._remembered = max(_IDENTITIES_KEPT, 2 * members)
 
     def observe(self, peer_id: PeerId, facts: PeerFacts, now: float) -> None:
         """Take over a heartbeat's measurements; one without a newer measurement changes nothing."""
         record = self._records.get(peer_id)
         if record is None:
             record = self._records[peer_id] = _Record()
-            while len(self._records) > _IDENTITIES_KEPT:
+            while len(self._records) > self._remembered:
                 self._records.popitem(last=False)
         self._records.move_to_end(peer_id)
         self._received(record, facts)

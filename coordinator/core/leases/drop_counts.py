@@ -67,7 +67,7 @@ class RolloutAccounts:
         return self.issued - self.trained - self.turns - self.dropped.total()
 
 
-_IDENTITIES_KEPT = 16384  # identities whose last counters are remembered, to tell a restart from a return
+_IDENTITIES_KEPT = 16384  # at least, identities whose last counters are remembered, to tell a restart from a return
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,11 @@ class ChunkTraffic:
     def __init__(self) -> None:
         self._sums = [0] * len(fields(TrafficTotals))
         self._last: OrderedDict[PeerId, tuple[int, ...]] = OrderedDict()
+        self._remembered = _IDENTITIES_KEPT
+
+    def joined(self, members: int) -> None:
+        """Remember the counters of this many members, and of as many that left and may come back."""
+        self._remembered = max(_IDENTITIES_KEPT, 2 * members)
 
     def observe(self, peer_id: PeerId, facts: PeerFacts) -> None:
         """Add what happened at this peer since its last report."""
@@ -108,7 +113,7 @@ class ChunkTraffic:
             self._sums[index] += now - then
         self._last[peer_id] = counted
         self._last.move_to_end(peer_id)
-        while len(self._last) > _IDENTITIES_KEPT:
+        while len(self._last) > self._remembered:
             self._last.popitem(last=False)
 
     @property

@@ -143,6 +143,15 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert known == ["a", "c"]
 
 
+def test_the_rates_of_every_member_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.core.broadcast.link_rates._IDENTITIES_KEPT", 2)
+    rates = LinkRates()
+    rates.joined(3)
+    for name in "abc":
+        rates.observe(PeerId(name), facts(100.0), 0.0)
+    assert all(rates.estimate(PeerId(name), 0.0).uplink_bytes_per_second for name in "abc")
+
+
 SETTINGS = ProbeSettings(bytes_max=1000, seconds_max=2.0, spacing_s=1.0)
 
 MEMBERS = 40

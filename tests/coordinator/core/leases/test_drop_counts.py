@@ -52,6 +52,15 @@ def test_ten_thousand_peers_are_distinguished_from_restarted_ones() -> None:
     assert traffic.totals.from_origin == 10_000
 
 
+def test_every_member_is_remembered_however_many_there_are() -> None:
+    traffic, once = ChunkTraffic(), facts(1, 0)
+    traffic.joined(20_000)
+    for _ in range(2):
+        for number in range(20_000):
+            traffic.observe(PeerId(f"peer-{number}"), once)
+    assert traffic.totals.from_origin == 20_000
+
+
 def test_every_counter_is_summed_under_its_name() -> None:
     traffic = ChunkTraffic()
     names = ("chunk_bytes_from_origin", "chunk_bytes_from_peers", "chunks_rejected", "chunks_duplicate")
