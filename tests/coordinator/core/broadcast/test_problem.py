@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,13 @@ RATE = 1e6
 def members(count: int) -> list[RelayNode]:
     peers = [RelayNode(PeerId(f"p{index}"), "peer", f"p{index}:1", True, RATE) for index in range(count)]
     return [RelayNode(PeerId("origin"), "origin", "origin:1", True, 4 * RATE), *peers]
+
+
+def with_uplinks(nodes: list[RelayNode], factors: dict[int, float]) -> list[RelayNode]:
+    return [
+        replace(node, uplink_bytes_per_second=(node.uplink_bytes_per_second or RATE) * factors.get(index, 1.0))
+        for index, node in enumerate(nodes)
+    ]
 
 
 def problem(nodes: list[RelayNode], before: RelayProblem | None = None) -> RelayProblem:
@@ -42,6 +50,23 @@ def test_a_plan_continues_from_the_one_before_and_leaves_it_as_it_was() -> None:
     again = {(stripe.stripe, edge) for stripe in second.solve().plan.stripes for edge in stripe.parents.items()}
     assert len(again - edges) < 10, "few edges change when one member leaves"
     assert first.solve() == kept
+
+
+def test_trees_are_grown_anew_once_many_uplinks_differ_from_those_they_were_grown_for() -> None:
+    unknown = problem(members(40))
+    few, many = (with_uplinks(members(40), dict.fromkeys(range(1, 1 + count), 0.2)) for count in (8, 16))
+    assert problem(few, unknown).solve().plan != problem(few).solve().plan, "most edges are kept"
+    after_few = problem(few, unknown)
+    assert problem(many, after_few).solve().plan == problem(many).solve().plan
+
+
+def test_uplinks_that_change_little_by_little_are_compared_with_those_the_trees_were_grown_for() -> None:
+    nodes, before = members(40), problem(members(40))
+    for step in range(1, 4):
+        now = with_uplinks(nodes, dict.fromkeys(range(1, 21), 0.8**step))
+        if step < 2:
+            before = problem(now, before)
+    assert problem(now, before).solve().plan == problem(now).solve().plan
 
 
 def test_a_shrinking_fleet_returns_to_a_mesh_late() -> None:
