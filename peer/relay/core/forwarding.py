@@ -40,9 +40,10 @@ from rollcast.wire.token_bucket import TokenBucket
 
 # Newest encodings whose announcements and chunk lists a new link is sent.
 _INTRODUCED_MOST = 2
-# Chunks are given to as many links at once as this uplink serves within _AHEAD_S, and to _SLOTS_LEAST at least.
+# Chunks are given to as many links at once as this uplink serves within _AHEAD_S, and to _SLOTS_LEAST at least: with
+# three, acknowledgements that wait in front of the receivers' uplinks left a fifth of a slow uplink idle.
 _AHEAD_S = 0.25
-_SLOTS_LEAST = 3
+_SLOTS_LEAST = 5
 # A link whose chunk takes this many times as long as its share of the uplink waits for the other end.
 _STUCK_TIMES = 4.0
 # Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.

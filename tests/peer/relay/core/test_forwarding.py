@@ -175,16 +175,16 @@ def test_a_copy_is_not_sent_to_a_child_that_got_the_chunk_elsewhere() -> None:
 
 
 def test_a_slow_uplink_serves_few_links_at_a_time() -> None:
-    """With a chunk for each of six children in its queue, its own requests would wait behind all of them."""
-    children = {OTHER + number: f"child-{number}" for number in range(1, 7)}
+    """With a chunk for each of eight children in its queue, its own requests would wait behind all of them."""
+    children = {OTHER + number: f"child-{number}" for number in range(1, 9)}
     steps = relay(*children.values())
     for link, name in children.items():
         steps.up(link, name)
     steps.state.uplink.chunk_s = 0.2
     first = [one.link for one in steps.chunk(ORIGIN, 0, MINE)]
-    assert len(first) == 3
+    assert len(first) == 5
     steps.now += 0.2
-    assert [one.link for one in steps.sent(first[0]) if isinstance(one, SendChunk)] == [OTHER + 4]
+    assert [one.link for one in steps.sent(first[0]) if isinstance(one, SendChunk)] == [OTHER + 6]
 
 
 def test_an_uplink_that_collapses_is_given_no_more_before_it_shows_how_slow_it_is() -> None:
@@ -201,13 +201,13 @@ def test_an_uplink_that_collapses_is_given_no_more_before_it_shows_how_slow_it_i
 
 
 def test_a_link_that_takes_nothing_leaves_its_turn_to_others() -> None:
-    children = {OTHER + number: f"child-{number}" for number in range(1, 7)}
+    children = {OTHER + number: f"child-{number}" for number in range(1, 9)}
     steps = relay(*children.values())
     for link, name in children.items():
         steps.up(link, name)
     steps.state.uplink.chunk_s = 0.2
     steps.chunk(ORIGIN, 0, MINE)
-    assert [one.link for one in steps.ticks(10.0) if isinstance(one, SendChunk)] == [OTHER + 4, OTHER + 5, OTHER + 6]
+    assert [one.link for one in steps.ticks(10.0) if isinstance(one, SendChunk)] == [OTHER + 6, OTHER + 7, OTHER + 8]
 
 
 def test_requests_that_would_wait_for_long_are_declined() -> None:
