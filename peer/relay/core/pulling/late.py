@@ -10,7 +10,7 @@ _LAG_DECAY = 0.995
 # One slow parent makes a stripe come seconds late, which must not teach this peer to wait for seconds: chunks are
 # requested after _LAG_S_MOST, or after the time in which _LAG_CHUNKS_MOST chunks come where chunks take long.
 _LAG_S_MOST = 1.0
-_LAG_CHUNKS_MOST = 48
+_LAG_CHUNKS_MOST = 96
 # The newest chunk is noted at most every _FRONTIER_STEP_S, and _FRONTIERS_MOST of these notes are kept.
 _FRONTIER_STEP_S = 0.02
 _FRONTIERS_MOST = 512
