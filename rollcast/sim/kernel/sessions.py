@@ -65,13 +65,11 @@ class Session:
         self._up.close()
 
     def _arrived(self, message: Any) -> None:
-        process, life = self._coordinator, self._lives[1]
+        life = self._lives[1]
         if type(message) is _End:
-            process.call_in_life(life, self._hung_up, message)
-        elif process.takes_calls and process.life == life:  # as call_in_life does, for most messages
-            self._coordinator_end.received(self, message)
+            self._coordinator.call_in_life(life, self._hung_up, message)
         else:
-            process.hold(life, self._coordinator_end.received, (self, message))
+            self._coordinator.call_in_life(life, self._coordinator_end.received, self, message)
 
     def _hung_up(self, end: _End) -> None:
         self._coordinator_end.hung_up(self, end.reason, finished=end.finished)

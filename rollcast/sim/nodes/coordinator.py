@@ -50,7 +50,6 @@ NAME = "coordinator"
 STANDBY_NAME = "coordinator-2"
 STEPS_STORED = 64  # steps whose batches and rollouts the simulated store keeps; older ones would only use memory
 _INCARNATION = resume.INCARNATION
-_SCORES = {reward: Score(reward, False) for reward in (0.0, 1.0)}  # the rewards that verifiers give
 
 
 @dataclass(slots=True)
@@ -564,5 +563,5 @@ class CoordinatorNode(Server):
         if reward is None:
             self.apply(ev.ScoringFailed(item.rollout_id, "unavailable", "", retryable=True))
             return
-        self._kept(self.store.record_score(item.rollout_id, _SCORES[reward]))
+        self._kept(self.store.record_score(item.rollout_id, Score(reward, False)))
         self.apply(ev.RolloutScored(item.rollout_id, reward))
