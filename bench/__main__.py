@@ -11,6 +11,7 @@ import importlib
 import json
 import sys
 from contextlib import redirect_stdout
+from typing import Any
 
 from bench.machine import describe_machine
 from rollcast.runtime.errors import RollcastError
@@ -113,20 +114,23 @@ BENCHES = {
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    wanted = next((one for one in arguments if not one.startswith("-")), None)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True)
-    modules = {}
+    module: Any = None
     for folder, benches in BENCHES.items():
         for name, text in benches.items():
-            modules[name] = importlib.import_module(f"bench.{folder}.{name}")
             command = commands.add_parser(name, help=text, description=text)
-            command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-            modules[name].add_arguments(command)
+            if name == wanted:  # others may need packages that are not installed, and imports take seconds
+                module = importlib.import_module(f"bench.{folder}.{name}")
+                command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+                module.add_arguments(command)
     parsed = parser.parse_args(arguments)
     try:
         # An engine within this process logs to stdout, which is for the figures.
         with redirect_stdout(sys.stderr):
-            outcome = modules[parsed.name].run(parsed)
+            outcome = module.run(parsed)
     except RollcastError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import re
 import sqlite3
@@ -45,6 +47,25 @@ def test_errors_have_their_status(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setattr(main.importlib, "import_module", lambda _name: stand_in(fail))
     assert main.main(["one"]) == ProcessFailed.exit_code
     assert "RC701" in capsys.readouterr().err
+
+
+def test_only_the_named_benchmark_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+
+    def importing(name: str) -> SimpleNamespace:
+        imported.append(name)
+        return stand_in(lambda _arguments: Outcome({}, {}))
+
+    monkeypatch.setattr(main, "BENCHES", {"folder": {"one": "text", "other": "text"}})
+    monkeypatch.setattr(main.importlib, "import_module", importing)
+    assert main.main(["other"]) == 0
+    assert imported == ["bench.folder.other"]
+
+
+def test_every_benchmark_can_be_imported_and_has_options() -> None:
+    for folder, benches in main.BENCHES.items():
+        for name in benches:
+            importlib.import_module(f"bench.{folder}.{name}").add_arguments(argparse.ArgumentParser())
 
 
 def test_the_machine_is_described_without_naming_it() -> None:
