@@ -120,8 +120,9 @@ class LinkConfig(ConfigModel):
     """Whether an origin sends the chunks of a version on while the learner still pushes them; otherwise once the
     coordinator has announced the version. Peers use a version only once it is announced."""
     map_port: bool = False
-    """Ask this machine's router, over NAT-PMP or UPnP, to forward link.port (with p2p also p2p_port), and advertise the
-    external address that it returns. The mapping is renewed while the process runs and removed on shutdown."""
+    """Ask this machine's router to let others in at link.port (with p2p also p2p_port), and advertise the addresses
+    that it returns: to forward the port over NAT-PMP or UPnP, and with host "::" to admit it over IPv6 by PCP.
+    Mappings are renewed while the process runs and removed on shutdown."""
     mdns: bool = False
     """Announce this peer on the local network over multicast DNS, and find other peers there (extra lan)."""
     metered: bool = False

@@ -21,6 +21,7 @@ from peer.p2p.circuits_component import CircuitsComponent
 from peer.p2p.dht_component import SEEDS_MOST, DhtComponent
 from peer.p2p.transport import P2pTransport
 from peer.port_map.component import PortMapping
+from peer.port_map.routers import pcp_nonce, routers_for
 from peer.punching.component import PunchComponent
 from peer.punching.transport import PunchTransport
 from peer.reachability.advertised import AdvertisedReachability
@@ -75,7 +76,7 @@ def connectivity_components(context: ConnectivityContext) -> list[ConnectivityCo
     if not is_loopback(context.config.link.host):
         components.append(_local_address(context))
     if context.config.link.map_port:
-        components.append(PortMapping(context.config.link, context.reachability.set_advertise, random=Random()))
+        components.append(_port_mapping(context))
     if context.config.link.mdns:
         components.append(_mdns(context, exchange))
     if context.relay.transports.punched is not None:
@@ -88,6 +89,12 @@ def connectivity_components(context: ConnectivityContext) -> list[ConnectivityCo
             CircuitsComponent(context.relay.transports.p2p, context.reachability, own_id, context.advertised)
         )
     return components
+
+
+def _port_mapping(context: ConnectivityContext) -> PortMapping:
+    link = context.config.link
+    routers = routers_for(link, pcp_nonce(context.place.identity))
+    return PortMapping(link, context.reachability.set_advertise, random=Random(), routers=routers)
 
 
 def _dht(context: ConnectivityContext, transport: P2pTransport, exchange: Exchange) -> DhtComponent:

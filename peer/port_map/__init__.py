@@ -1,1 +1,1 @@
-"""Ask the router for a port by NAT-PMP or UPnP."""
+"""Ask the router for a port by NAT-PMP, PCP or UPnP."""

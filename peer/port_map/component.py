@@ -1,132 +1,42 @@
-"""Have the router forward the ports that others dial (link.map_port), and advertise its outside address."""
+"""Have the router forward or admit the ports that others dial (link.map_port), and advertise its outside addresses."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import struct
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
 
 import structlog
 
 from peer.config import LinkConfig
 from peer.links.addresses import P2pAddress
-from peer.port_map.core import Action, Advertise, Ask, Event, LogFailure, Mapped, MappingCore, Method, NotMapped, Woken
-from peer.port_map.natpmp import NatPmp
-from peer.port_map.upnp import Upnp
-from rollcast.runtime.errors import RollcastError, Unreachable
+from peer.port_map.core import Action, Advertise, Ask, Event, LogFailure, MappingCore, Method, NotMapped, Woken
+from peer.port_map.pcp import PortRefused
+from peer.port_map.routers import Router, Version
+from rollcast.runtime.errors import RollcastError
+from rollcast.wire.address_scope import with_port
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()
 
 LEASE_S = 3600
 _UNMAP_S = 1.5
-_FIX = (
-    "turn on UPnP or NAT-PMP in the router, or forward the port there by hand and set link.advertise; "
-    "without it this machine dials the others"
-)
-
-
-_TABLE = Path("/proc/net/route")
-_UP_AND_GATEWAY = 0x3  # RTF_UP | RTF_GATEWAY, linux/route.h
-
-
-def default_gateway(table: Path = _TABLE) -> str:
-    """Return the IPv4 address of this machine's router; empty: no default route, or not a Linux system."""
-    try:
-        text = table.read_text(encoding="ascii")
-    except OSError:
-        return ""
-    return gateway_in(text)
-
-
-def gateway_in(text: str) -> str:
-    """Return the gateway of the default route with the lowest metric in the text of /proc/net/route. Pure."""
-    found: list[tuple[int, str]] = []
-    for line in text.splitlines()[1:]:
-        fields = line.split()
-        try:
-            destination, gateway, flags = (int(fields[index], 16) for index in (1, 2, 3))
-            metric, mask = int(fields[6]), int(fields[7], 16)
-        except (IndexError, ValueError):
-            continue
-        if destination == mask == 0 and flags & _UP_AND_GATEWAY == _UP_AND_GATEWAY:
-            found.append((metric, socket.inet_ntoa(struct.pack("=I", gateway))))
-    return min(found)[1] if found else ""
-
-
-class Router(Protocol):
-    """One protocol for mapping ports. Ports are pairs (inside, outside)."""
-
-    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """Map the ports for lease_s seconds, and prefer these outside ports.
-
-        Raises:
-            RollcastError: no router maps them.
-        """
-
-    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
-        """Remove the mappings.
-
-        Raises:
-            RollcastError: the router does not answer, or refuses.
-        """
-
-
-class NatPmpRouter:
-    """A router that is asked over NAT-PMP.
-
-    Args:
-        router: its address; empty: that of the default route.
-    """
-
-    def __init__(self, router: str = "", **options: Any) -> None:
-        self._router = router
-        self._options = options
-
-    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """See NatPmp."""
-        async with self._client() as client:
-            return await client.map_ports(ports, lease_s)
-
-    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
-        """See NatPmp."""
-        async with self._client() as client:
-            await client.unmap([inside for inside, _ in ports])
-
-    def _client(self) -> NatPmp:
-        router = self._router or default_gateway()
-        if not router:
-            raise Unreachable("there is no router to ask: this machine has no default route over IPv4")
-        return NatPmp(router, **self._options)
-
-
-class UpnpRouter:
-    """A router that is asked over UPnP."""
-
-    def __init__(self, **options: Any) -> None:
-        self._upnp = Upnp(**options)
-
-    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """See Upnp."""
-        return await self._upnp.map_ports(ports, lease_s)
-
-    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
-        """See Upnp."""
-        await self._upnp.unmap([outside for _, outside in ports])
+_FIX: Mapping[Version, str] = {
+    "IPv4": "turn on UPnP or NAT-PMP in the router, or forward the port there by hand and set link.advertise; "
+    "without it this machine dials the others",
+    "IPv6": "turn on PCP in the router, or allow the port in its IPv6 firewall by hand; without it machines that have "
+    "IPv6 can link to this one when both dial at the same time",
+}
 
 
 class PortMapping:
     """Port mapping, a connectivity component (peer.connect.connectivity).
 
     Args:
-        advertise: called with the address that others may dial, in place of the one advertised at startup; empty: the
-            mapping has ended.
-        routers: protocols to try, in order; None: NAT-PMP, then UPnP.
+        advertise: called with the addresses that others may dial, in place of that advertised at startup; empty: all
+            mappings have ended.
+        routers: for each IP version the protocols to try, in order.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -137,29 +47,22 @@ class PortMapping:
         advertise: Callable[[str], None],
         *,
         random: Random,
-        routers: dict[Method, Router] | None = None,
+        routers: Mapping[Version, Mapping[Method, Router]],
     ) -> None:
-        self._ports = [config.port, *([config.p2p_port] if config.p2p and config.p2p_port else [])]
+        ports = [config.port, *([config.p2p_port] if config.p2p and config.p2p_port else [])]
         self._advertise = advertise
-        self._random = random
-        self._routers: dict[Method, Router] = routers or {"NAT-PMP": NatPmpRouter(), "UPnP": UpnpRouter()}
-        self._core = MappingCore(list(self._routers))
+        self._kept = [_Mapping(version, ports, self._changed, random, of) for version, of in routers.items()]
 
     async def run(self) -> None:
         """Keep the ports mapped until cancelled, then remove the mappings."""
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                await asyncio.sleep(max(0.0, self._core.wake_at_s - loop.time()))
-                actions = self._core.handle(Woken(), loop.time())
-                while actions:
-                    followed = [event for action in actions if (event := await self._do(action)) is not None]
-                    actions = [action for event in followed for action in self._core.handle(event, loop.time())]
-        finally:
-            await self._give_back()
+        async with asyncio.TaskGroup() as group:
+            for one in self._kept:
+                group.create_task(one.run())
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """Ignore: the router is on this machine's own network."""
+        """Renew the mappings at once: the last session may have ended because an address has changed."""
+        for one in self._kept:
+            one.renew()
 
     def lost(self) -> None:
         """Ignore: the router is on this machine's own network."""
@@ -167,16 +70,68 @@ class PortMapping:
     def received(self, message: pb.CoordinatorMessage) -> None:
         """Ignore: it handles no message."""
 
+    def _changed(self) -> None:
+        self._advertise(" ".join(one.advertised for one in self._kept if one.advertised))
+
+
+class _Mapping:
+    """Keeps ports mapped over one version of IP.
+
+    Args:
+        changed: called when ``advertised`` has changed.
+        routers: protocols to try, in order.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        ports: Sequence[int],
+        changed: Callable[[], None],
+        random: Random,
+        routers: Mapping[Method, Router],
+    ) -> None:
+        self.advertised = ""
+        """The addresses that others may dial, separated by spaces; empty: no port is mapped."""
+        self._version, self._ports = version, ports
+        self._changed = changed
+        self._random = random
+        self._routers = routers
+        self._core = MappingCore(list(routers))
+        self._renewal = asyncio.Event()
+
+    def renew(self) -> None:
+        """Renew a mapping now; without one the next round begins when it is due."""
+        if self._core.held is not None:
+            self._renewal.set()
+
+    async def run(self) -> None:
+        """Keep the ports mapped until cancelled, then remove the mappings."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._core.wake_at_s):
+                        await self._renewal.wait()
+                self._renewal.clear()
+                actions = self._core.handle(Woken(), loop.time())
+                while actions:
+                    followed = [event for action in actions if (event := await self._do(action)) is not None]
+                    actions = [action for event in followed for action in self._core.handle(event, loop.time())]
+        finally:
+            await self._give_back()
+
     async def _do(self, action: Action) -> Event | None:
         match action:
             case Ask(method):
                 return await self._ask(method)
             case Advertise(ip, ports):
-                text = advertised(ip, ports)
-                log.info("ports mapped by the router" if text else "port mapping ended", advertise=text)
-                self._advertise(text)
+                self.advertised = advertised(ip, ports)
+                happened = "ports mapped by the router" if self.advertised else "port mapping ended"
+                log.info(happened, over=self._version, advertise=self.advertised)
+                self._changed()
             case LogFailure(reasons):
-                log.warning("the router maps no ports", reasons="; ".join(reasons), fix=_FIX)
+                reason = "; ".join(reasons)
+                log.warning("the router maps no ports", over=self._version, reason=reason, fix=_FIX[self._version])
         return None
 
     async def _ask(self, method: Method) -> Event:
@@ -186,7 +141,9 @@ class PortMapping:
                 [(port, before.get(port, port)) for port in self._ports], LEASE_S
             )
         except RollcastError as error:
-            return NotMapped(method, "; ".join(filter(None, (error.what, error.cause))), self._random.random())
+            reason = "; ".join(filter(None, (error.what, error.cause)))
+            refused_for_s = error.holds_s if isinstance(error, PortRefused) else 0.0
+            return NotMapped(method, reason, self._random.random(), refused_for_s)
 
     async def _give_back(self) -> None:
         held = self._core.held
@@ -200,5 +157,5 @@ def advertised(ip: str, ports: Sequence[tuple[int, int]]) -> str:
     """Return the text that advertises outside ports: the address of direct links, then that of libp2p if mapped."""
     outside = [port for _, port in ports]
     return " ".join(
-        [*(f"{ip}:{port}" for port in outside[:1]), *(str(P2pAddress.of(ip, port)) for port in outside[1:])]
+        [*(with_port(ip, port) for port in outside[:1]), *(str(P2pAddress.of(ip, port)) for port in outside[1:])]
     )

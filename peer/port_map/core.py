@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Method = Literal["NAT-PMP", "UPnP"]
+Method = Literal["NAT-PMP", "UPnP", "PCP"]
 
 ROUND_FIRST_S = 60.0
 ROUND_MOST_S = 3600.0
 """Seconds between two failed rounds: the wait doubles up to the second value, because routers rarely change."""
+RENEWED_SOONEST_S = 4.0
+"""Seconds for which a mapping is not renewed, however short its lease (RFC 6887, section 11.2.1)."""
 LOOK_AGAIN_S = 1800.0
 """Seconds after which a mapping without a lease is requested again: a router that restarted has lost it."""
 
@@ -37,11 +39,13 @@ class NotMapped:
 
     Args:
         jitter: random number from 0 to 1 for the wait before the next round.
+        refused_for_s: seconds for which the router says that it will refuse again; 0: it does not say.
     """
 
     method: Method
     reason: str
     jitter: float = 1.0
+    refused_for_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class MappingCore:
         self._held: Mapped | None = None
         self._until_s = 0.0
         self._reasons: list[str] = []
+        self._refused_for_s = float("inf")  # by the protocol that may work again first
         self._left: list[Method] = []
         self._fruitless = 0
         self.wake_at_s = 0.0
@@ -106,7 +111,7 @@ class MappingCore:
 
     def _begin(self) -> list[Action]:
         """Start a round over all protocols, with the one that holds the mapping first."""
-        self._reasons = []
+        self._reasons, self._refused_for_s = [], float("inf")
         first = [self._held.method] if self._held is not None else []
         self._left = [*first, *(method for method in self._methods if method not in first)]
         self.wake_at_s = float("inf")
@@ -118,17 +123,19 @@ class MappingCore:
     def _mapped(self, event: Mapped, now: float) -> list[Action]:
         before, self._held, self._fruitless, self._left = self._held, event, 0, []
         self._until_s = now + event.lease_s if event.lease_s else float("inf")
-        self.wake_at_s = now + (event.lease_s / 2.0 or LOOK_AGAIN_S)
+        self.wake_at_s = now + (max(event.lease_s / 2.0, RENEWED_SOONEST_S) if event.lease_s else LOOK_AGAIN_S)
         same = before is not None and (before.ip, before.ports) == (event.ip, event.ports)
         return [] if same else [Advertise(event.ip, event.ports)]
 
     def _not_mapped(self, event: NotMapped, now: float) -> list[Action]:
         self._reasons.append(f"{event.method}: {event.reason}")
+        self._refused_for_s = min(self._refused_for_s, event.refused_for_s)
         if self._left:
             return self._next()
         ceiling_s = min(ROUND_MOST_S, ROUND_FIRST_S * 2.0 ** min(self._fruitless, 16))
         self._fruitless += 1
-        self.wake_at_s = now + ceiling_s * (0.5 + 0.5 * event.jitter)
+        wait_s = max(ceiling_s * (0.5 + 0.5 * event.jitter), min(self._refused_for_s, ROUND_MOST_S))
+        self.wake_at_s = now + wait_s
         said: list[Action] = [LogFailure(tuple(self._reasons))] if self._fruitless == 1 else []
         if self._held is None:
             return said

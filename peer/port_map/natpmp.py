@@ -1,8 +1,7 @@
-"""Map ports over NAT-PMP (RFC 6886): the messages as bytes, and a client that repeats requests over one UDP socket."""
+"""Map ports over NAT-PMP (RFC 6886): the messages as bytes, and a client for one router."""
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import struct
 from collections.abc import Callable, Sequence
@@ -10,10 +9,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from peer.port_map.core import Mapped
+from peer.port_map.router_socket import PORT, RouterSocket
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 
-PORT = 5351
-"""UDP port at which a router listens (section 3)."""
 ANSWER_BYTES_MAX = 16
 _VERSION = 0
 _ADDRESS, _MAP_TCP, _ANSWER = 0, 2, 128
@@ -84,13 +82,7 @@ def parse(data: bytes) -> Answer:
     raise MalformedMessage(f"a NAT-PMP answer to operation {kind - _ANSWER} has the wrong size, {len(data)} bytes")
 
 
-FIRST_WAIT_S = 0.25
-TRIES = 5
-"""Waits double from the first one. RFC 6886, section 3.1, retries for a minute; a router on the local network that
-answers at all does so at once."""
-
-
-class NatPmp(asyncio.DatagramProtocol):
+class NatPmp:
     """A NAT-PMP client for one router. Use it as an asynchronous context manager.
 
     Args:
@@ -98,25 +90,19 @@ class NatPmp(asyncio.DatagramProtocol):
     """
 
     def __init__(self, router: str, port: int = PORT) -> None:
-        self._router = (router, port)
-        self._transport: asyncio.DatagramTransport | None = None
-        self._wanted: Callable[[Answer], bool] = lambda answer: False
-        self._answer: asyncio.Future[Answer] | None = None
+        self._router = router
+        self._socket: RouterSocket[Answer] = RouterSocket(
+            router, port, protocol="NAT-PMP", parse=parse, answer_bytes_max=ANSWER_BYTES_MAX
+        )
 
     async def __aenter__(self) -> NatPmp:
-        """Connect the UDP socket to the router, so that it receives packets from no other address."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._transport, _ = await loop.create_datagram_endpoint(lambda: self, remote_addr=self._router)
-        except OSError as error:
-            raise Unreachable(f"no packet can be sent to the router {self._router[0]}", cause=str(error)) from None
+        await self._socket.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._transport is not None
-        self._transport.close()
+        await self._socket.__aexit__(kind, error, trace)
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
         """Map TCP ports of this machine.
@@ -150,38 +136,12 @@ class NatPmp(asyncio.DatagramProtocol):
         )
         assert isinstance(answer, MappedPort)
         if lease_s and not (answer.lease_s and answer.outside_port):
-            raise Unreachable(f"the router {self._router[0]} grants port {inside} no lease")
+            raise Unreachable(f"the router {self._router} grants port {inside} no lease")
         return answer
 
-    async def _ask(self, request: bytes, wanted: Callable[[Answer], bool]) -> Answer:
-        assert self._transport is not None
-        self._wanted, self._answer = wanted, asyncio.get_running_loop().create_future()
-        wait_s = FIRST_WAIT_S
-        for _ in range(TRIES):
-            self._transport.sendto(request)
-            done, _ = await asyncio.wait((self._answer,), timeout=wait_s)
-            if done:
-                answer = self._answer.result()
-                if isinstance(answer, Refused):
-                    raise Unreachable(f"the router {self._router[0]} maps no port", cause=answer.reason)
-                return answer
-            wait_s *= 2.0
-        raise Unreachable(f"the router {self._router[0]} does not answer")
-
-    # ------------------------------------------------------------ DatagramProtocol
-
-    def datagram_received(self, data: bytes, addr: object) -> None:
-        """Take the answer to the request in flight; other packets are ignored."""
-        if self._answer is None or self._answer.done() or len(data) > ANSWER_BYTES_MAX:
-            return
-        try:
-            answer = parse(data)
-        except MalformedMessage:
-            return
-        if isinstance(answer, Refused) or self._wanted(answer):
-            self._answer.set_result(answer)
-
-    def error_received(self, exc: Exception) -> None:
-        """Fail at once: the router reports that no program listens on the port of NAT-PMP."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Unreachable(f"the router {self._router[0]} has no NAT-PMP", cause=str(exc)))
+    async def _ask(self, request: bytes, expected: Callable[[Answer], bool]) -> Answer:
+        """Return the answer to a request; a refusal does not name the port that it is about (section 3.5)."""
+        answer = await self._socket.ask(request, lambda answer: isinstance(answer, Refused) or expected(answer))
+        if isinstance(answer, Refused):
+            raise Unreachable(f"the router {self._router} maps no port", cause=answer.reason)
+        return answer

@@ -34,7 +34,9 @@ _SPREAD_S = 2.0  # random delay, so that peers that join together do not all ask
 _FIRST_RETRY_S, _MOST_RETRY_S = 5.0, 600.0
 _DIALS_AT_ONCE = 4
 _DIALS_A_MINUTE = 30
-_NOWHERE = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; connecting a UDP socket sends nothing
+_NOWHERE = "192.0.2.1"  # RFC 5737: an address that no host has; connecting a UDP socket sends nothing
+NOWHERE_IPV6 = "2001:db8::1"  # RFC 3849
+_DISCARD_PORT = 9
 
 
 class ReachabilityCheck:
@@ -190,11 +192,14 @@ class ReachabilityCheck:
         self._send(pb.PeerMessage(dial_back_outcome=outcome))
 
 
-def address_on_the_way_out(to: str = _NOWHERE[0]) -> str:
-    """Return this machine's own IPv4 address on the route to ``to``, by default the internet; empty: no route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+def address_on_the_way_out(to: str = _NOWHERE) -> str:
+    """Return this machine's own address on the route to the IP address ``to``, by default the IPv4 internet.
+
+    Empty: no route.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM) as out:
         try:
-            out.connect((to, _NOWHERE[1]))
+            out.connect((to, _DISCARD_PORT))
         except OSError:
             return ""
         return str(out.getsockname()[0])

@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from rollcast.wire.address_scope import Scope, host_and_port, plain_host, scope_of
 
-ADDRESSES_MOST = 4  # a peer advertises one for direct links and one for libp2p
+ADDRESSES_MOST = 4  # a peer advertises one for direct links and one for libp2p, over IPv4 and over IPv6
 _KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 

@@ -4,7 +4,8 @@ The method follows AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only 
 such that the operator allows, are dialled, few at a time, with a single handshake each, so that no member can have
 third parties dialled (amplification). Members behind the target's own router do not dial, since their result says
 nothing about others. An address counts as dialable if at least half of the attempts succeeded. One failed check is
-retried a moment later, and twice if the address was dialable before, as the machine may have been busy.
+retried a moment later, and twice if the address was dialable before, as the machine may have been busy. A member that
+advertises an address over IPv4 and one over IPv6 is dialable if one of them is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from coordinator.core.events.actions import Action, Note, SendToPeer, TryAddress
 from coordinator.core.events.reach_events import DialBackEnded, ReachEvent
 from coordinator.core.members.membership import Member
 from coordinator.core.reach.address_book import host_part
+from coordinator.core.reach.credible import ADDRESSES_MOST
 from coordinator.core.reach.dial_settings import is_numeric
 from coordinator.core.traversal.component import ReachComponent
 from rollcast.wire.ids import PeerId
@@ -55,12 +57,19 @@ class _Check:
 
 @dataclass(slots=True)
 class _Target:
-    """A member, and the address that it advertised last."""
+    """A member, and the addresses that it advertised last; each is checked until others got through to one."""
 
-    address: str = ""  # that was, or will be, checked; empty: it reports that it cannot be dialled
+    addresses: tuple[str, ...] = ()  # host:port; none: it reports that it cannot be dialled
+    turn: int = 0  # index of the address that was, or will be, checked
     due_at: float = _NEVER  # also while a check is in progress
     started_at: float = -_NEVER
     failures: int = 0  # in a row
+    unchecked: bool = False  # because the member was not seen at any of the addresses
+
+    @property
+    def address(self) -> str:
+        """The address that was, or will be, checked; empty if there is none."""
+        return self.addresses[self.turn] if self.addresses else ""
 
 
 class DialBacks(ReachComponent):
@@ -144,11 +153,11 @@ class DialBacks(ReachComponent):
     # ---------------------------------------------------------------- decisions
 
     def _schedule(self, peer_id: PeerId, at: float) -> None:
-        """Schedule a check of the address that a member advertises now, unless one is in progress or done."""
-        address = direct_address(self._state.reach.of(peer_id).advertised)
+        """Schedule a check of the addresses that a member advertises now, unless one is in progress or done."""
+        addresses = direct_addresses(self._state.reach.of(peer_id).advertised)
         target = self._targets.setdefault(peer_id, _Target())
-        if target.address != address:
-            target.address, target.failures = address, 0
+        if target.addresses != addresses or target.unchecked:
+            target.addresses, target.turn, target.failures, target.unchecked = addresses, 0, 0, False
             self._at(peer_id, target, max(at, target.started_at + _SPACING_S))
 
     def _at(self, peer_id: PeerId, target: _Target, at: float) -> None:
@@ -160,22 +169,34 @@ class DialBacks(ReachComponent):
         target.due_at = _NEVER
         if not target.address:
             return []
-        host, name = self._state.reach.of(peer_id).host, host_part(target.address)
+        host = self._state.reach.of(peer_id).host
         target.started_at = now
-        numeric = is_numeric(name)
         if not host:  # the host of its session is unknown: nothing may be dialled
             self._at(peer_id, target, now + DIALABLE_AGAIN_S)
             return []
-        if numeric and not self._settings.allow(name, host):
+        target.unchecked = not self._turn_to_allowed(peer_id, target, target.turn)
+        if target.unchecked:
             return self._unchecked(
                 peer_id, target, f"its session comes from {host}: no other address may be dialled", now
             )
+        numeric = is_numeric(host_part(target.address))
         self._last_id += 1
         check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {OURSELVES})
         self._running[self._last_id] = check
         self.figures.begun += 1
         ours = TryAddress(self._last_id, peer_id, target.address, "" if numeric else host)
         return [ours, *(self._ask_helpers(self._last_id, check, target.address) if numeric else [])]
+
+    def _turn_to_allowed(self, peer_id: PeerId, target: _Target, first: int) -> bool:
+        """Turn to the first address from this one on that may be dialled; return False, and turn back, if none may."""
+        hosts = self._state.reach.of(peer_id).seen_at
+        for turn in range(first, len(target.addresses)):
+            name = host_part(target.addresses[turn])
+            if not is_numeric(name) or any(self._settings.allow(name, host) for host in hosts):
+                target.turn = turn
+                return True
+        target.turn = 0
+        return False
 
     def _not_tried(self, event: DialBackEnded, now: float) -> list[Action]:
         """Settle a name that resolves to an address that may not be dialled."""
@@ -235,6 +256,10 @@ class DialBacks(ReachComponent):
         if 0 < target.failures < _FAILURES_NEEDED[self._state.reach.of(check.peer_id).dialable]:
             self._at(check.peer_id, target, now + AGAIN_AFTER_FAILURE_S * target.failures)
             return []
+        if not dialable and self._turn_to_allowed(check.peer_id, target, target.turn + 1):
+            target.failures = 0
+            self._at(check.peer_id, target, max(now, target.started_at + _SPACING_S))
+            return []
         self._at(check.peer_id, target, now + (DIALABLE_AGAIN_S if dialable else UNDIALABLE_AGAIN_S))
         return self._found(check, reached, dialable=dialable)
 
@@ -273,11 +298,14 @@ class DialBacks(ReachComponent):
             del self._helping[helper]
 
 
-def direct_address(advertised: str) -> str:
-    """Return the host:port among the addresses that a member advertises; empty if there is none."""
-    first = advertised.partition(" ")[0]
-    host, _, port = first.rpartition(":")
-    return first if host and "/" not in first and port.isascii() and port.isdecimal() and int(port) < 1 << 16 else ""
+def direct_addresses(advertised: str) -> tuple[str, ...]:
+    """Return each host:port among the addresses that a member advertises, in their order."""
+    return tuple(filter(_is_direct, advertised.split()[:ADDRESSES_MOST]))
+
+
+def _is_direct(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return bool(host) and "/" not in host and port.isascii() and port.isdecimal() and int(port) < 1 << 16
 
 
 def _verdict(peer_id: PeerId, verdict: pb.DialVerdict) -> Action:

@@ -1,4 +1,4 @@
-"""Run routers for tests: one with NAT-PMP, one with UPnP, both real servers on loopback."""
+"""Run routers for tests: with NAT-PMP, with PCP and with UPnP, all real servers on loopback."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aiohttp import web
 
 _SERVICE = "urn:schemas-upnp-org:service:WANIPConnection:1"
 OUTSIDE_IP = "203.0.113.5"
+OUTSIDE_IPV6 = "2a00:1450::7"
 
 
 class NatPmpRouter(asyncio.DatagramProtocol):
@@ -60,6 +61,56 @@ class NatPmpRouter(asyncio.DatagramProtocol):
         assert self._transport is not None
         self._transport.sendto(b"\x00\x99nonsense", addr)  # type: ignore[arg-type]
         self._transport.sendto(answer, addr)  # type: ignore[arg-type]
+
+
+class PcpRouter(asyncio.DatagramProtocol):
+    """Keeps pinholes for TCP ports over IPv6 as RFC 6887 describes: inside port to (nonce, lease)."""
+
+    def __init__(self) -> None:
+        self.opened: dict[int, tuple[bytes, int]] = {}
+        self.lease_s_most = 7200
+        self.result = 0
+        self.outside_ip = OUTSIDE_IPV6
+        self.port = 0
+        self._transport: asyncio.DatagramTransport | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[PcpRouter]:
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("::1", 0))
+        self.port = self._transport.get_extra_info("sockname")[1]
+        try:
+            yield self
+        finally:
+            self._transport.close()
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        version, operation, lease_s, client = struct.unpack_from("!BB2xI16s", data)
+        nonce, protocol, inside, outside, _ = struct.unpack_from("!12sB3xHH16s", data, 24)
+        assert (version, operation, protocol, len(data)) == (2, 1, 6, 60)
+        sender = addr[0] if isinstance(addr, tuple) else ""
+        result, lease_s = self._decide(inside, nonce, min(lease_s, self.lease_s_most), client, sender)
+        ip = socket.inet_pton(socket.AF_INET6, self.outside_ip)
+        mapping = struct.pack("!12sB3xHH16s", nonce, 6, inside, outside if lease_s else 0, ip)
+        other = struct.pack("!12sB3xHH16s", bytes(12), 6, inside, outside, ip)
+        header = struct.pack("!BBxBII12x", 2, 129, result, lease_s, 7)
+        assert self._transport is not None
+        for answer in (b"\x02\x81nonsense", header + other, header + mapping):  # only the last is for this request
+            self._transport.sendto(answer, addr)  # type: ignore[arg-type]
+
+    def _decide(self, inside: int, nonce: bytes, lease_s: int, client: bytes, sender: str) -> tuple[int, int]:
+        if self.result:
+            return self.result, 1800
+        if client != socket.inet_pton(socket.AF_INET6, sender):
+            return 12, 1800  # ADDRESS_MISMATCH
+        held, held_lease_s = self.opened.get(inside, (nonce, 0))
+        if held != nonce:
+            return 2, held_lease_s  # NOT_AUTHORIZED: section 11.3
+        if lease_s:
+            self.opened[inside] = (nonce, lease_s)
+        else:
+            self.opened.pop(inside, None)
+        return 0, lease_s
 
 
 class SsdpAnswerer(asyncio.DatagramProtocol):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from peer.port_map.core import (
     LOOK_AGAIN_S,
+    RENEWED_SOONEST_S,
     ROUND_MOST_S,
     Advertise,
     Ask,
@@ -60,6 +61,31 @@ def test_a_mapping_without_a_lease_is_checked_regularly() -> None:
     assert core.wake_at_s == LOOK_AGAIN_S
     core.handle(Woken(), LOOK_AGAIN_S)
     assert core.handle(NotMapped("UPnP", "no router"), LOOK_AGAIN_S)[-1] == Advertise("", ())
+
+
+def test_a_very_short_lease_is_not_renewed_in_a_tight_loop() -> None:
+    core = MappingCore(["PCP"])
+    core.handle(Woken(), 0.0)
+    core.handle(Mapped("PCP", "2a00:1450::7", PORTS, 1.0), 0.0)
+    assert core.wake_at_s == RENEWED_SOONEST_S
+
+
+def test_a_refusal_is_respected_for_as_long_as_the_router_says() -> None:
+    core = MappingCore(["PCP"])
+    core.handle(Woken(), 0.0)
+    core.handle(NotMapped("PCP", "its table is full", 0.0, refused_for_s=1800.0), 0.0)
+    assert core.wake_at_s == 1800.0
+    core.handle(Woken(), 1800.0)
+    core.handle(NotMapped("PCP", "no answer", 0.0), 1800.0)
+    assert core.wake_at_s == 1860.0
+
+
+def test_another_protocol_that_may_work_sooner_sets_the_wait() -> None:
+    core = MappingCore(["NAT-PMP", "UPnP"])
+    core.handle(Woken(), 0.0)
+    core.handle(NotMapped("NAT-PMP", "its table is full", 0.0, refused_for_s=1800.0), 0.0)
+    core.handle(NotMapped("UPnP", "no answer", 0.0), 0.0)
+    assert core.wake_at_s == 30.0
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))

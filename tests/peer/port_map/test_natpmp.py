@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.port_map import natpmp
+from peer.port_map import router_socket
 from peer.port_map.core import Mapped
 from peer.port_map.natpmp import MappedPort, NatPmp, OutsideAddress, Refused, ask_address, ask_mapping, parse
 from rollcast.runtime.errors import MalformedMessage, Unreachable
@@ -18,7 +18,7 @@ from tests.peer.port_map.routers import OUTSIDE_IP, NatPmpRouter
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(natpmp, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(router_socket, "FIRST_WAIT_S", 0.02)
 
 
 async def test_ports_are_mapped_and_unmapped() -> None:

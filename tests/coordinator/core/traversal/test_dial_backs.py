@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note, SendToPeer, TryAddress
-from coordinator.core.events.reach_events import DialBackEnded, ReachabilityTold
+from coordinator.core.events.reach_events import DialBackEnded, ReachabilityTold, SeenAt
 from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.core.traversal.dial_backs import (
     AGAIN_AFTER_FAILURE_S,
@@ -20,7 +20,7 @@ from coordinator.core.traversal.dial_backs import (
     FIRST_AFTER_S,
     UNDIALABLE_AGAIN_S,
     DialBacks,
-    direct_address,
+    direct_addresses,
 )
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -266,11 +266,55 @@ def test_nothing_is_dialled_where_the_operator_disabled_it() -> None:
     assert not world.pass_s(FIRST_AFTER_S)
 
 
-def test_the_direct_address_among_several() -> None:
-    assert direct_address("192.0.2.1:7 /ip4/192.0.2.1/tcp/8") == "192.0.2.1:7"
-    assert direct_address("[2001:db8::1]:7") == "[2001:db8::1]:7"
+def test_the_direct_addresses_among_several() -> None:
+    both = "192.0.2.1:7 /ip4/192.0.2.1/tcp/8 [2001:db8::1]:7 /ip6/2001:db8::1/tcp/8"
+    assert direct_addresses(both) == ("192.0.2.1:7", "[2001:db8::1]:7")
     for none in ("", "none", "/ip4/192.0.2.1/tcp/8", "https://example.org/x", "host:99999", ":7", "host:"):
-        assert direct_address(none) == ""
+        assert direct_addresses(none) == ()
+
+
+BOTH = "192.0.2.1:7 [2001:db8::1]:7"
+SEEN = SeenAt(PeerId("target"), "2001:db8::1")
+
+
+def test_the_second_address_is_checked_once_the_first_has_failed() -> None:
+    world = World()
+    world.join("target", "192.0.2.1", BOTH)
+    world.state.reach.seen(SEEN)
+    assert asked(world.pass_s(FIRST_AFTER_S)) == [("", "192.0.2.1:7")]
+    world.ended("", 1, False, problem="refused")
+    assert asked(world.pass_s(AGAIN_AFTER_FAILURE_S)) == [("", "192.0.2.1:7")]
+    assert not world.ended("", 2, False, problem="refused")
+    assert asked(world.pass_s(10.0)) == [("", "[2001:db8::1]:7")]
+    assert verdicts(world.ended("", 3, True))[0].address == "[2001:db8::1]:7"
+    assert world.state.reach.of(PeerId("target")).address == BOTH
+    assert asked(world.pass_s(DIALABLE_AGAIN_S)) == [("", "[2001:db8::1]:7")]
+
+
+def test_a_member_is_not_dialable_once_all_its_addresses_have_failed() -> None:
+    world = World()
+    world.join("target", "192.0.2.1", BOTH)
+    world.state.reach.seen(SEEN)
+    world.pass_s(FIRST_AFTER_S)
+    for check in (1, 2, 3):
+        assert not world.ended("", check, False, problem="refused")
+        world.pass_s(AGAIN_AFTER_FAILURE_S)
+    assert not verdicts(world.ended("", 4, False, problem="refused"))[0].dialable
+    assert world.state.reach.of(PeerId("target")).address == ""
+    assert asked(world.pass_s(UNDIALABLE_AGAIN_S)) == [("", "192.0.2.1:7")]
+
+
+def test_an_address_at_which_the_member_is_seen_later_is_checked_after_its_next_report() -> None:
+    world = World()
+    world.join("target", "192.0.2.1", "[2001:db8::1]:7")
+    assert not asked(world.pass_s(FIRST_AFTER_S))
+    world.state.reach.seen(SEEN)
+    member = world.state.members.get(PeerId("target"))
+    assert member is not None
+    world.part.reported(member, world.now)
+    world.part.reported(member, world.now)
+    assert asked(world.pass_s(10.0)) == [("", "[2001:db8::1]:7")]
+    assert verdicts(world.ended("", 1, True))[0].dialable
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 6), st.booleans()), max_size=60))
