@@ -65,6 +65,7 @@ class Presence:
         self._state.forecast.joined(members)
         self._state.traffic.joined(members)
         self._state.links.joined(members)
+        self._state.dissemination.joined(members)
         self._state.book.reconnected(event.peer_id)
         evaluating.joined(self._state, event.peer_id, event.held_leases)
         actions += self._end_unheld(event) + self._revoke_forgotten(event)

@@ -1,14 +1,19 @@
-"""Keep bounded windows of measurements, distributions, and series for charts."""
+"""Keep bounded windows of measurements, values of identities, distributions, and series for charts."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 WINDOW = 512  # measurements that a percentile is taken over
+IDENTITIES_KEPT = 16384  # at least, however small the fleet: their values are small, and identities come back
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 def percentile_of(values: Iterable[float], percent: float) -> float | None:
@@ -38,6 +43,23 @@ class Window:
     def percentile(self, percent: float) -> float | None:
         """Return the nearest-rank percentile; None without a measurement."""
         return percentile_of(self._values or (), percent)
+
+
+class RecentIdentities(OrderedDict[KeyT, ValueT]):
+    """Values of identities, the one used longest ago first; bounded, because a stranger can make new identities."""
+
+    limit = IDENTITIES_KEPT
+
+    def make_room(self, members: int) -> None:
+        """Keep the values of this many members, and of as many that left and may come back."""
+        self.limit = max(IDENTITIES_KEPT, 2 * members)
+
+    def use(self, identity: KeyT, value: ValueT) -> None:
+        """Set the value of an identity, which is now the one used last."""
+        self[identity] = value
+        self.move_to_end(identity)
+        while len(self) > self.limit:
+            self.popitem(last=False)
 
 
 class Distribution:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rollcast.runtime.windows import Distribution, Series, Window
+from rollcast.runtime.windows import IDENTITIES_KEPT, Distribution, RecentIdentities, Series, Window
 
 
 def test_percentiles_are_nearest_rank() -> None:
@@ -37,3 +37,19 @@ def test_a_series_is_thinned_evenly_and_always_shows_its_end() -> None:
         points = series.points()
         assert len(points) <= 5
         assert points[-1] == (x, float(x))
+
+
+def test_the_identity_used_longest_ago_is_discarded_first() -> None:
+    values: RecentIdentities[str, int] = RecentIdentities()
+    values.limit = 2
+    for number, name in enumerate("abac"):
+        values.use(name, number)
+    assert list(values.items()) == [("a", 2), ("c", 3)]
+
+
+def test_there_is_room_for_the_members_and_as_many_that_left() -> None:
+    values: RecentIdentities[str, int] = RecentIdentities()
+    values.make_room(3)
+    assert values.limit == IDENTITIES_KEPT
+    values.make_room(IDENTITIES_KEPT)
+    assert values.limit == 2 * IDENTITIES_KEPT

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from coordinator.core.events.events import AnnouncedEncoding
-from rollcast.runtime.windows import Distribution, Window
+from rollcast.runtime.windows import Distribution, RecentIdentities, Window
 from rollcast.wire.ids import PeerId, PlanId, Version
 
 SECONDS_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 300.0, 900.0, 3600.0)
 _VERSIONS_WATCHED = 64  # a peer that lags further behind is a slow peer, not a broadcast in progress
-_PEERS_REMEMBERED = 16384  # identities; larger than any fleet that the design plans for
 _VERSIONS_REMEMBERED = 60  # the newest ones, for the status
 _PEER_WINDOW = 32  # newest versions over which a peer's percentiles are computed
 
@@ -61,11 +60,15 @@ class Dissemination:
 
     def __init__(self) -> None:
         self._running: dict[Version, Broadcast] = {}
-        self._peers: OrderedDict[PeerId, PeerTimes] = OrderedDict()
+        self._peers: RecentIdentities[PeerId, PeerTimes] = RecentIdentities()
         self.seconds = Window()
         self.peer_seconds = Distribution(SECONDS_BOUNDS)
         self.newest: Broadcast | None = None  # announced last, whether or not it still runs
         self.recent: deque[Broadcast] = deque(maxlen=_VERSIONS_REMEMBERED)  # oldest first, those that still run too
+
+    def joined(self, members: int) -> None:
+        """Remember the times of this many members, and of as many that left and may come back."""
+        self._peers.make_room(members)
 
     @property
     def running(self) -> int:
@@ -136,13 +139,8 @@ class Dissemination:
         return self._peers.get(peer_id)
 
     def _remembered(self, peer_id: PeerId) -> PeerTimes:
-        times = self._peers.get(peer_id)
-        if times is None:
-            times = self._peers[peer_id] = PeerTimes()
-            while len(self._peers) > _PEERS_REMEMBERED:
-                self._peers.popitem(last=False)
-        else:
-            self._peers.move_to_end(peer_id)
+        times = self._peers.get(peer_id) or PeerTimes()
+        self._peers.use(peer_id, times)
         return times
 
     def _settle(self, version: Version) -> None:

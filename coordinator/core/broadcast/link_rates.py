@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from statistics import median
 
 from coordinator.core.events.events import PeerFacts
+from rollcast.runtime.windows import RecentIdentities
 from rollcast.wire.ids import PeerId, Version
 
-_IDENTITIES_KEPT = 16384  # at least, identities whose rates are remembered, those of peers that left included
 _TRUSTED_AFTER_S = 0.25  # seconds of full uplink after which a measurement's confidence is 0.5
 _HALF_LIFE_S = 1800.0  # of confidence: home links change with the hour
 _CONFIDENCE_MIN = 0.05  # below it a rate counts as unknown
@@ -59,22 +58,17 @@ class LinkRates:
     """Keeps the estimates of each peer's links. Times are the core's clock in seconds."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[PeerId, _Record] = OrderedDict()
-        self._remembered = _IDENTITIES_KEPT
+        self._records: RecentIdentities[PeerId, _Record] = RecentIdentities()
         self._fast_downlink = 0.0  # what the faster receivers had; 0: not known
 
     def joined(self, members: int) -> None:
         """Remember the rates of this many members, and of as many that left and may come back."""
-        self._remembered = max(_IDENTITIES_KEPT, 2 * members)
+        self._records.make_room(members)
 
     def observe(self, peer_id: PeerId, facts: PeerFacts, now: float) -> None:
         """Take over a heartbeat's measurements; one without a newer measurement changes nothing."""
-        record = self._records.get(peer_id)
-        if record is None:
-            record = self._records[peer_id] = _Record()
-            while len(self._records) > self._remembered:
-                self._records.popitem(last=False)
-        self._records.move_to_end(peer_id)
+        record = self._records.get(peer_id) or _Record()
+        self._records.use(peer_id, record)
         self._received(record, facts)
         if facts.links:
             rtts = [link.rtt_s for link in facts.links if link.rtt_s > 0]

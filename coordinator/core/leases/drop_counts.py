@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from coordinator.core.events.events import PeerFacts
+from rollcast.runtime.windows import RecentIdentities
 from rollcast.wire.ids import PeerId
 
 DropReason = Literal[
@@ -67,9 +68,6 @@ class RolloutAccounts:
         return self.issued - self.trained - self.turns - self.dropped.total()
 
 
-_IDENTITIES_KEPT = 16384  # at least, identities whose last counters are remembered, to tell a restart from a return
-
-
 @dataclass(frozen=True, slots=True)
 class TrafficTotals:
     """Sums of what peers counted, including peers that left, in chunk bytes and numbers of chunks or events."""
@@ -89,12 +87,11 @@ class ChunkTraffic:
 
     def __init__(self) -> None:
         self._sums = [0] * len(fields(TrafficTotals))
-        self._last: OrderedDict[PeerId, tuple[int, ...]] = OrderedDict()
-        self._remembered = _IDENTITIES_KEPT
+        self._last: RecentIdentities[PeerId, tuple[int, ...]] = RecentIdentities()
 
     def joined(self, members: int) -> None:
         """Remember the counters of this many members, and of as many that left and may come back."""
-        self._remembered = max(_IDENTITIES_KEPT, 2 * members)
+        self._last.make_room(members)
 
     def observe(self, peer_id: PeerId, facts: PeerFacts) -> None:
         """Add what happened at this peer since its last report."""
@@ -111,10 +108,7 @@ class ChunkTraffic:
             before = (0,) * len(counted)  # a new process
         for index, (now, then) in enumerate(zip(counted, before, strict=True)):
             self._sums[index] += now - then
-        self._last[peer_id] = counted
-        self._last.move_to_end(peer_id)
-        while len(self._last) > self._remembered:
-            self._last.popitem(last=False)
+        self._last.use(peer_id, counted)
 
     @property
     def totals(self) -> TrafficTotals:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,14 +20,13 @@ from itertools import islice
 from capacity.model.pacing_rules import LAGS_WINDOW, PERIODS, SPEED_WINDOW, SPREAD_NEEDED, SPREAD_WINDOW, Caution
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.episodes import Game
-from rollcast.runtime.windows import WINDOW, percentile_of
+from rollcast.runtime.windows import WINDOW, RecentIdentities, percentile_of
 from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import turn_start
 
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
 _LENGTHS_SORTED_EVERY = 64  # rollouts
-_PEERS_REMEMBERED = 16384  # at least, with their speeds
 LENGTHS_NEEDED = 64  # rollouts measured before their lengths are described by quantiles
 EPISODES_NEEDED = 16  # measured, before their times replace those that follow from turns
 _TURNS_WEIGHT = 0.1  # of the newest episode in the moving mean of turns
@@ -148,8 +147,7 @@ class Forecast:
     """Keeps measured durations, and makes the predictions that follow from them."""
 
     def __init__(self) -> None:
-        self._speeds: OrderedDict[PeerId, _Speed] = OrderedDict()
-        self._remembered = _PEERS_REMEMBERED
+        self._speeds: RecentIdentities[PeerId, _Speed] = RecentIdentities()
         self._spread = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / turnaround expected from the speed
         self._turnaround_s = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
         self._scoring_s = _Sorted(256, 16)
@@ -177,7 +175,7 @@ class Forecast:
 
     def joined(self, members: int) -> None:
         """Remember the speeds of this many members, and of as many that left and may come back."""
-        self._remembered = max(_PEERS_REMEMBERED, 2 * members)
+        self._speeds.make_room(members)
 
     def answered(self, attempt: Attempt, now: float, tokens: int, generate_s: float = 0.0) -> None:
         """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``.
@@ -212,10 +210,8 @@ class Forecast:
             self._speed(attempt.peer_id).bound(attempt.load * self._usual_tokens / so_far_s, now)
 
     def _speed(self, peer_id: PeerId) -> _Speed:
-        speed = self._speeds.pop(peer_id, None) or _Speed()
-        self._speeds[peer_id] = speed
-        while len(self._speeds) > self._remembered:
-            self._speeds.popitem(last=False)
+        speed = self._speeds.get(peer_id) or _Speed()
+        self._speeds.use(peer_id, speed)
         return speed
 
     def scored(self, seconds: float) -> None:

@@ -87,4 +87,12 @@ def test_what_is_remembered_of_peers_is_bounded() -> None:
     for number in range(17_000):
         watch.held(PeerId(f"peer-{number}"), Version(1), now=0.0)
     assert watch.times_of(PeerId("peer-0")) is None
-    assert len(watch._peers) <= 16384
+    assert watch.times_of(PeerId("peer-16999")) is not None
+
+
+def test_the_times_of_every_member_are_remembered() -> None:
+    watch = Dissemination()
+    watch.joined(17_000)
+    for number in range(17_000):
+        watch.held(PeerId(f"peer-{number}"), Version(1), now=0.0)
+    assert watch.times_of(PeerId("peer-0")) is not None

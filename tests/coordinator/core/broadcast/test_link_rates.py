@@ -11,6 +11,8 @@ from coordinator.core.broadcast.link_rates import LinkRates
 from coordinator.core.broadcast.probing import ProbeSettings, Probing
 from coordinator.core.events.actions import SendProbe
 from coordinator.core.events.events import LinkFacts, PeerFacts
+from rollcast.runtime import windows
+from rollcast.runtime.windows import RecentIdentities
 from rollcast.wire.ids import PeerId, Version
 from tests.coordinator.core_world import heartbeat
 
@@ -135,7 +137,7 @@ def test_round_trips_are_the_median_of_links_and_probes_the_last_one() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.core.broadcast.link_rates._IDENTITIES_KEPT", 2)
+    monkeypatch.setattr(RecentIdentities, "limit", 2)
     rates = LinkRates()
     for name in ("a", "b", "a", "c"):
         rates.observe(PeerId(name), facts(100.0), 0.0)
@@ -144,7 +146,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_rates_of_every_member_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.core.broadcast.link_rates._IDENTITIES_KEPT", 2)
+    monkeypatch.setattr(windows, "IDENTITIES_KEPT", 2)
     rates = LinkRates()
     rates.joined(3)
     for name in "abc":
