@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,14 @@ class LinkedFleet(Fleet):
             return None
         answered: asyncio.Future[AnswerUpload] = self._loop.create_future()
         rollout = received_rollout(pb.RolloutUpload.FromString(upload).rollouts[0])
-        self.core.upload(peer.enrolment.peer_id, rollout, answered.set_result)
+        self.core.upload(peer.enrolment.peer_id, rollout, partial(settle, answered))
         return self._counted(_verdict_of(await answered))
+
+
+def settle(answered: asyncio.Future[AnswerUpload], answer: AnswerUpload) -> None:
+    """Take an upload's answer, unless the peer that waited for it has been stopped meanwhile."""
+    if not answered.done():
+        answered.set_result(answer)
 
 
 async def _no_tls() -> tuple[ssl.SSLContext, RunId]:
