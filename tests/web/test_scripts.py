@@ -82,6 +82,11 @@ async def test_series(page: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(("times", "shown"), [([], [0, 1]), ([100], [99, 101]), ([100, 105, 160], [100, 160])])
+async def test_a_chart_begins_with_a_short_range_of_time(page: Any, times: list[int], shown: list[int]) -> None:
+    assert await call(page, "/web/chart_parts.js", "xRange", times) == shown
+
+
 async def test_sample_extends_the_history_and_a_gap_reloads_it(page: Any) -> None:
     history = {
         "times_unix_s": [10, 15],

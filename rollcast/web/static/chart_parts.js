@@ -39,6 +39,12 @@ function timeLabels(plot, splits) {
   return splits.map((split) => (isCut(split) ? "" : new Date(split * 1000).toLocaleString("en-GB", options)));
 }
 
+/** The range of an axis over ascending times. uPlot itself would show 1,000 days after a single one. */
+export function xRange(times) {
+  if (times.length === 0) return [0, 1];
+  return times.length === 1 ? [times[0] - 1, times[0] + 1] : [times[0], times.at(-1)];
+}
+
 /** Limits, each a dashed line with its name above its right end. */
 export function drawLines(plot, lines, colour, pixelRatio) {
   const { ctx, bbox } = plot;

@@ -1,6 +1,6 @@
 // Charts on uPlot: lines over time or over steps, with what is under the pointer, for mouse, touch and keyboard.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { axes, drawLines, shownAt, stackedColumns } from "./chart_parts.js";
+import { axes, drawLines, shownAt, stackedColumns, xRange } from "./chart_parts.js";
 import { clock, count, figure, known, NOTHING } from "./format.js";
 import { useStore } from "./store.js";
 import { colour, shade } from "./theme.js";
@@ -124,7 +124,7 @@ function optionsOf({ uPlot, newest, height, xKind, sync, width, onCursor }) {
   return {
     width, height, bands, series: drawn, padding: [8, 14, 0, 0], legend: { show: false },
     axes: axes({ xKind, muted: colour("muted"), grid: alpha(colour("line-strong"), 0.45), format: (value) => newest.current.format(value) }),
-    scales: { x: { time: xKind === "time", range: xRange }, y: { range: (_plot, low, high) => yRange(newest.current, low, high) } },
+    scales: { x: { time: xKind === "time", range: (plot) => xRange(plot.data[0]) }, y: { range: (_plot, low, high) => yRange(newest.current, low, high) } },
     cursor: { sync: sync && { key: sync, setSeries: false }, drag: { x: false, y: false }, y: false, points: { size: 7, width: 2 }, focus: { prox: -1 } },
     hooks: { draw: [(plot) => drawLines(plot, newest.current.lines, colour, uPlot.pxRatio)], setCursor: [(plot) => onCursor(plot.cursor.idx ?? null)] },
   };
@@ -138,11 +138,6 @@ function lineOf(one, bottom) {
     stroke, width: one.width || 1.6, dash: one.dash ? [4, 3] : undefined, fill,
     spanGaps: Boolean(one.spanGaps || one.points), points: { show: Boolean(one.points), size: 6, fill: stroke, stroke },
   };
-}
-
-function xRange(_plot, low, high) {
-  if (!known(low)) return [0, 1];
-  return low === high ? [low - 1, high + 1] : [low, high];
 }
 
 /** A range for all values and limits, never so narrow that noise fills the chart. */
