@@ -230,10 +230,10 @@ def age_words(split: Mapping[str, Any] | None) -> str:
 
 def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
     hidden = any(peer["reachability"] != "dialable" for peer in peers)  # else the column says nothing
-    table = Table("peer", "state", "version", "lag", "tokens/s", "open", "accepted", "dropped", "from", "seen")
-    if hidden:
-        table.add_column("reached")
-    table.box = None
+    table = Table(box=None, pad_edge=False, collapse_padding=True)
+    columns = ("peer", "state", "version", "lag", "tokens/s", "open", "accepted", "dropped", "from", "seen")
+    for name in (*columns, *(("reached",) if hidden else ())):
+        table.add_column(name, no_wrap=name != "from")  # which gives way in a narrow terminal
     for peer in peers:
         cells = (
             str(peer["name"]),
@@ -248,7 +248,8 @@ def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
             f"{peer['last_seen_s']:.0f} s",
             *((str(peer["reachability"]),) if hidden else ()),
         )
-        table.add_row(*(Text(cell) for cell in cells))  # Text, as a peer's name must not be read as markup
+        # Text, as a peer's name must not be read as markup.
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
     return Group(table, Text(f"… and {left_out} more with a smaller version lag", style="dim")) if left_out else table
 
 

@@ -15,8 +15,8 @@ from rollcast.cli.watch import lasting_alerts
 from tests.coordinator.sample_status import peer, sample_status
 
 
-def text_of(renderable: Any) -> str:
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def text_of(renderable: Any, width: int = 140) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(renderable)
     console.file.close()
     return console.export_text()
@@ -147,6 +147,15 @@ def test_how_peers_are_reached_is_shown_once_one_cannot_be_dialled() -> None:
     text = text_of(render(sample_status(peers=peers), {}))
     assert "reached" in text
     assert "hole-punchable" in text
+
+
+def test_a_peer_takes_one_line_of_a_narrow_terminal() -> None:
+    busy = peer("peer-1", state="generating", accepted=16360, parents=["peer-2", "origin", "peer-3"])
+    text = text_of(render(sample_status(peers=[busy]), {}), width=80)
+    (row,) = (line for line in text.splitlines() if "peer-1" in line)
+    assert "16360" in row
+    assert "…" in row  # of the names, which give way
+    assert all(name in text for name in ("tokens/s", "accepted", "dropped"))
 
 
 def test_a_preview_is_a_sentence_a_table_and_warnings() -> None:
