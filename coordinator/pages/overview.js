@@ -140,12 +140,12 @@ const FLEET = [
   ["tokens_per_s", "Tokens per second", "by worker", compact, "slowest", true],
   ["version_lag", "Version lag", "versions behind the newest", (value) => fixed(value, 1), "furthest", true],
   ["t_bcast_s", "Dissemination latency", "T_bcast, by worker", duration, "slowest", true],
-  ["accept_share", "Accepted", "share of each worker's rollouts", percent, "lowest", false],
+  ["accept_share", "Accepted", "share of each worker's rollouts", percent, "lowest", false, 1],
   ["last_seen_s", "Last seen", "silence of workers", duration, "longest", true],
   ["upload_bytes_per_s", "Upload", "by worker", rate, "slowest", true],
   ["age_steps", "Age trained", "learner steps", (value) => fixed(value, 1), "oldest", true],
   ["mismatch_kl", "Mismatch KL", "engine against learner, nats per token", undefined, "worst", true],
-  ["learner_utilisation", "Learner utilisation", "share of its time, last 20 steps", percent, "", true],
+  ["learner_utilisation", "Learner utilisation", "share of its time, last 20 steps", percent, "", true, 1],
   ["usd_per_hour", "Cost per hour", "of workers that are on", usd, "", true],
 ];
 
@@ -154,10 +154,10 @@ function Fleet({ history }) {
   return shown.map((one) => html`<${FleetChart} key=${one[0]} history=${history} spec=${one} />`);
 }
 
-function FleetChart({ history, spec: [name, title, note, format, worst, fromZero] }) {
+function FleetChart({ history, spec: [name, title, note, format, worst, fromZero, top] }) {
   const of = history?.series[name];
   const series = useMemo(() => fleetSeries(of, { worst: worst || "worst", mean: worst ? "mean" : "now" }), [of]);
   return html`<${Card} title=${title} note=${note}>
-    <${TimeChart} times=${of ? history.times_unix_s : []} series=${series} format=${format} label=${title + ", " + note} sync="fleet" fromZero=${fromZero} height=${150} />
+    <${TimeChart} times=${of ? history.times_unix_s : []} series=${series} format=${format} label=${title + ", " + note} sync="fleet" fromZero=${fromZero} top=${top} height=${150} />
   <//>`;
 }

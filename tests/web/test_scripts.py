@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from coordinator.stores.story import lease_name
 from tests.browsing import chromium, opened
 from tests.coordinator.pages.sample_site import SampleSite
 
@@ -82,9 +83,22 @@ async def test_series(page: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize(("times", "shown"), [([], [0, 1]), ([100], [99, 101]), ([100, 105, 160], [100, 160])])
+@pytest.mark.parametrize(
+    ("times", "shown"), [([], [0, 1]), ([0], [0, 1]), ([100], [99, 101]), ([100, 105, 160], [100, 160])]
+)
 async def test_a_chart_begins_with_a_short_range_of_time(page: Any, times: list[int], shown: list[int]) -> None:
     assert await call(page, "/web/chart_parts.js", "xRange", times) == shown
+
+
+async def test_a_single_value_is_drawn_as_a_point(page: Any) -> None:
+    single = [await call(page, "/web/chart_parts.js", "isSingle", values) for values in ([None, 3, None], [3], [3, 4])]
+    assert single == [True, True, False]
+    assert not await call(page, "/web/chart_parts.js", "isSingle", [None])
+
+
+@pytest.mark.parametrize(("lease_id", "name"), [(17, "17"), ((1 << 32) + 17, "17"), ((2 << 32) + 17, "2.17")])
+async def test_leases_are_named_as_commands_name_them(page: Any, lease_id: int, name: str) -> None:
+    assert await call(page, "/web/format.js", "leaseName", lease_id) == name == lease_name(lease_id)
 
 
 async def test_sample_extends_the_history_and_a_gap_reloads_it(page: Any) -> None:

@@ -24,6 +24,7 @@ _HEAT_COLUMN = _COLUMNS.index("chunks")
 _HOPS_SHOWN = 5
 _WINDOW_FULL_SHOWN = 0.1  # share of a hop's sending time
 _ROWS_WITH_HOPS = 30  # lines of a terminal; a smaller one has room for the peers only
+_AROUND_CHUNKS = 4 + len("link ends") + 2  # the frame, the longest name of a row, and the space after it
 _WIDE, _NARROW = 100, 76  # widths of a terminal that fit all columns of the peers, and most of them
 
 
@@ -130,7 +131,7 @@ def _figures(broadcast: Broadcast, width: int, *, with_ways: bool) -> Renderable
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     rows = {
-        "chunks": heat_line(broadcast["heat_map"], share, max(8, width - 13)),
+        "chunks": heat_line(broadcast["heat_map"], share, max(8, width - _AROUND_CHUNKS)),
         "T_bcast": "   ".join(f"{name} {_seconds(t_bcast[name])}" for name in ("last", "p50", "p95")),
         "sent as": _encoding(broadcast),
         "bytes": bytes_text,

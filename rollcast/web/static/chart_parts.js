@@ -42,7 +42,13 @@ function timeLabels(plot, splits) {
 /** The range of an axis over ascending times. uPlot itself would show 1,000 days after a single one. */
 export function xRange(times) {
   if (times.length === 0) return [0, 1];
-  return times.length === 1 ? [times[0] - 1, times[0] + 1] : [times[0], times.at(-1)];
+  return times.length === 1 ? [Math.max(0, times[0] - 1), times[0] + 1] : [times[0], times.at(-1)];
+}
+
+/** Whether a series has one value only: a line through it would not be seen. */
+export function isSingle(values) {
+  const first = values.findIndex(known);
+  return first >= 0 && values.findLastIndex(known) === first;
 }
 
 /** Limits, each a dashed line with its name above its right end. */

@@ -1,6 +1,6 @@
 // Charts on uPlot: lines over time or over steps, with what is under the pointer, for mouse, touch and keyboard.
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { axes, drawLines, shownAt, stackedColumns, xRange } from "./chart_parts.js";
+import { axes, drawLines, isSingle, shownAt, stackedColumns, xRange } from "./chart_parts.js";
 import { clock, count, figure, known, NOTHING } from "./format.js";
 import { useStore } from "./store.js";
 import { colour, shade } from "./theme.js";
@@ -136,7 +136,7 @@ function lineOf(one, bottom) {
   const fill = bottom ? alpha(full, STACK_ALPHA) : one.fill ? alpha(full, 0.09) : undefined;
   return {
     stroke, width: one.width || 1.6, dash: one.dash ? [4, 3] : undefined, fill,
-    spanGaps: Boolean(one.spanGaps || one.points), points: { show: Boolean(one.points), size: 6, fill: stroke, stroke },
+    spanGaps: Boolean(one.spanGaps || one.points), points: { show: (plot, index) => Boolean(one.points) || isSingle(plot.data[index]), size: 6, fill: stroke, stroke },
   };
 }
 

@@ -104,6 +104,14 @@ export const day = (unixS, nowMs = Date.now()) => clock(unixS, nowMs).replace(/ 
 
 export const plural = (number, one, many = one + "s") => count(number) + " " + (number === 1 ? one : many);
 
+const IDS_PER_PROCESS = 2 ** 32; // IDS_PER_INCARNATION of rollcast/wire/ids.py
+
+/** A lease's id as commands write it: "17", or "2.17" of a coordinator that was restarted once. */
+export function leaseName(id) {
+  const process = Math.floor(id / IDS_PER_PROCESS), number = id % IDS_PER_PROCESS;
+  return process > 1 ? process + "." + number : String(number);
+}
+
 /** "lease_expired" as a person would write it: "lease expired". */
 export const words = (name) => String(name).replaceAll("_", " ");
 

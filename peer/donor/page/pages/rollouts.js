@@ -1,6 +1,6 @@
 // The outcome of every rollout that this machine sent.
 import { html, useState } from "/web/vendor/htm-preact.js";
-import { count, percent, plural, words } from "/web/format.js";
+import { count, leaseName, percent, plural, words } from "/web/format.js";
 import { Badge, Card, Empty, PageHead, Segments, Shares } from "/web/parts.js";
 import { meaningOf, toneOf } from "./words.js";
 
@@ -42,7 +42,7 @@ export function Rollouts({ report }) {
         <thead><tr><th>Time</th><th>Verdict</th><th class="num">Tokens</th><th class="num">Version</th><th>Rollout</th></tr></thead>
         <tbody>${rows.map((one) => html`<tr key=${one.lease_id + "/" + one.sample_index + one.at}><td class="nowrap">${clockOf(one.at)}</td>
           <td><${Badge} tone=${toneOf(one.verdict)} title=${meaningOf(one.verdict)}>${words(one.verdict)}<//></td>
-          <td class="num">${count(one.tokens)}</td><td class="num">${one.version < 0 ? "–" : one.version}</td><td class="muted nowrap">lease ${one.lease_id}, ${one.sample_index}</td></tr>`)}</tbody>
+          <td class="num">${count(one.tokens)}</td><td class="num">${one.version < 0 ? "–" : one.version}</td><td class="muted nowrap">lease ${leaseName(one.lease_id)}, sample ${one.sample_index}</td></tr>`)}</tbody>
       </table></div>` : html`<${Empty} title=${newest.length ? "All of the newest were accepted" : "No receipts since the peer started"}>${newest.length ? "" : "They appear with the first rollouts."}<//>`}
     <//>
     <${Reasons} counts=${report.total} />
