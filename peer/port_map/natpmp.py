@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
 from peer.port_map.core import Mapped
 from peer.port_map.router_socket import PORT, RouterSocket
@@ -83,26 +83,18 @@ def parse(data: bytes) -> Answer:
 
 
 class NatPmp:
-    """A NAT-PMP client for one router. Use it as an asynchronous context manager.
+    """A NAT-PMP client for one router."""
 
-    Args:
-        router: its IPv4 address.
-    """
+    def __init__(self, socket: RouterSocket[Answer]) -> None:
+        self._socket, self._router = socket, socket.router
 
-    def __init__(self, router: str, port: int = PORT) -> None:
-        self._router = router
-        self._socket: RouterSocket[Answer] = RouterSocket(
-            router, port, protocol="NAT-PMP", parse=parse, answer_bytes_max=ANSWER_BYTES_MAX
-        )
-
-    async def __aenter__(self) -> NatPmp:
-        await self._socket.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._socket.__aexit__(kind, error, trace)
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, router: str, port: int = PORT) -> AsyncIterator[NatPmp]:
+        """Open a client for the router at an IPv4 address."""
+        socket = RouterSocket(router, port, protocol="NAT-PMP", parse=parse, answer_bytes_max=ANSWER_BYTES_MAX)
+        async with socket:
+            yield cls(socket)
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
         """Map TCP ports of this machine.

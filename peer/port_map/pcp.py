@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
 from peer.port_map.core import Mapped
 from peer.port_map.router_socket import PORT, RouterSocket
@@ -103,28 +103,25 @@ def parse(data: bytes) -> MapAnswer:
 
 
 class Pcp:
-    """A PCP client for one router. Use it as an asynchronous context manager.
+    """A PCP client for one router."""
 
-    Args:
-        router: its IPv6 address, a link-local one with its interface (fe80::1%eth0).
-        own: this machine's address, which the router is to let others dial.
-        nonce: see ``ask_mapping``; the same for all requests to this router, also after a restart.
-    """
+    def __init__(self, socket: RouterSocket[MapAnswer], own: str, nonce: bytes) -> None:
+        self._socket, self._router = socket, socket.router
+        self._own, self._nonce = own, nonce
 
-    def __init__(self, router: str, own: str, nonce: bytes, port: int = PORT) -> None:
-        self._router, self._own, self._nonce = router, own, nonce
-        self._socket: RouterSocket[MapAnswer] = RouterSocket(
-            router, port, protocol="PCP", parse=parse, answer_bytes_max=ANSWER_BYTES_MAX, own=own
-        )
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, router: str, own: str, nonce: bytes, port: int = PORT) -> AsyncIterator[Pcp]:
+        """Open a client.
 
-    async def __aenter__(self) -> Pcp:
-        await self._socket.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._socket.__aexit__(kind, error, trace)
+        Args:
+            router: the router's IPv6 address, a link-local one with its interface (fe80::1%eth0).
+            own: this machine's address, which the router is to let others dial.
+            nonce: see ``ask_mapping``; the same for all requests to this router, also after a restart.
+        """
+        socket = RouterSocket(router, port, protocol="PCP", parse=parse, answer_bytes_max=ANSWER_BYTES_MAX, own=own)
+        async with socket:
+            yield cls(socket, own, nonce)
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
         """Have the router admit TCP ports of this machine.

@@ -40,7 +40,8 @@ class RouterSocket(asyncio.DatagramProtocol, Generic[AnswerT]):
         answer_bytes_max: int,
         own: str = "",
     ) -> None:
-        self._router, self._port, self._own = router, port, own
+        self.router = router
+        self._port, self._own = port, own
         self._protocol = protocol
         self._parse, self._answer_bytes_max = parse, answer_bytes_max
         self._transport: asyncio.DatagramTransport | None = None
@@ -52,11 +53,11 @@ class RouterSocket(asyncio.DatagramProtocol, Generic[AnswerT]):
         try:
             self._transport, _ = await loop.create_datagram_endpoint(
                 lambda: self,
-                remote_addr=(self._router, self._port),
+                remote_addr=(self.router, self._port),
                 local_addr=(self._own, 0) if self._own else None,
             )
         except OSError as error:
-            raise Unreachable(f"no packet can be sent to the router {self._router}", cause=str(error)) from None
+            raise Unreachable(f"no packet can be sent to the router {self.router}", cause=str(error)) from None
         return self
 
     async def __aexit__(
@@ -83,7 +84,7 @@ class RouterSocket(asyncio.DatagramProtocol, Generic[AnswerT]):
             if done:
                 return self._answer.result()
             wait_s *= 2.0
-        raise Unreachable(f"the router {self._router} does not answer over {self._protocol}")
+        raise Unreachable(f"the router {self.router} does not answer over {self._protocol}")
 
     # ------------------------------------------------------------ DatagramProtocol
 
@@ -101,5 +102,5 @@ class RouterSocket(asyncio.DatagramProtocol, Generic[AnswerT]):
     def error_received(self, exc: Exception) -> None:
         """Fail at once: the router reports that no program listens at the port."""
         if self._answer is not None and not self._answer.done():
-            what = f"the router {self._router} has no {self._protocol}"
+            what = f"the router {self.router} has no {self._protocol}"
             self._answer.set_exception(Unreachable(what, cause=str(exc)))

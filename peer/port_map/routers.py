@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
 from peer.config import LinkConfig
@@ -58,11 +59,11 @@ class NatPmpRouter:
         async with self._client() as client:
             await client.unmap([inside for inside, _ in ports])
 
-    def _client(self) -> NatPmp:
+    def _client(self) -> AbstractAsyncContextManager[NatPmp]:
         router = self._router or default_gateway()
         if not router:
             raise Unreachable("there is no router to ask: this machine has no default route over IPv4")
-        return NatPmp(router, **self._options)
+        return NatPmp.open(router, **self._options)
 
 
 class UpnpRouter:
@@ -110,11 +111,11 @@ class PcpRouter:
         async with self._client() as client:
             await client.unmap([inside for inside, _ in ports])
 
-    def _client(self) -> Pcp:
+    def _client(self) -> AbstractAsyncContextManager[Pcp]:
         own, router = self._own(), self._router or default_gateway_ipv6()
         if not (own and router):
             raise Unreachable("there is no router to ask: this machine has no default route over IPv6")
-        return Pcp(router, own, self._nonce, **self._options)
+        return Pcp.open(router, own, self._nonce, **self._options)
 
 
 def routers_for(config: LinkConfig, nonce: bytes) -> dict[Version, dict[Method, Router]]:

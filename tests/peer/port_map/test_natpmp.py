@@ -22,7 +22,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_ports_are_mapped_and_unmapped() -> None:
-    async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
+    async with NatPmpRouter().open() as router, NatPmp.open("127.0.0.1", router.port) as client:
         router.lease_s_most = 1800
         got = await client.map_ports([(7420, 7420), (7421, 7420)], 3600)
         assert got == Mapped("NAT-PMP", OUTSIDE_IP, ((7420, 7420), (7421, 7421)), 1800)
@@ -31,13 +31,13 @@ async def test_ports_are_mapped_and_unmapped() -> None:
 
 
 async def test_lost_packets_are_sent_again() -> None:
-    async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
+    async with NatPmpRouter().open() as router, NatPmp.open("127.0.0.1", router.port) as client:
         router.deaf_to = 3
         assert (await client.map_ports([(7420, 7420)], 3600)).ports == ((7420, 7420),)
 
 
 async def test_a_refusal_has_the_routers_reason() -> None:
-    async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
+    async with NatPmpRouter().open() as router, NatPmp.open("127.0.0.1", router.port) as client:
         router.result = 2
         with pytest.raises(Unreachable) as caught:
             await client.map_ports([(7420, 7420)], 3600)
@@ -45,7 +45,7 @@ async def test_a_refusal_has_the_routers_reason() -> None:
 
 
 async def test_a_mapping_without_a_lease_is_an_error() -> None:
-    async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
+    async with NatPmpRouter().open() as router, NatPmp.open("127.0.0.1", router.port) as client:
         router.lease_s_most = 0
         with pytest.raises(Unreachable, match="no lease"):
             await client.map_ports([(7420, 7420)], 3600)
@@ -54,11 +54,11 @@ async def test_a_mapping_without_a_lease_is_an_error() -> None:
 async def test_a_router_without_an_answer_is_an_error() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
-        async with NatPmp("127.0.0.1", silent.getsockname()[1]) as client:
+        async with NatPmp.open("127.0.0.1", silent.getsockname()[1]) as client:
             with pytest.raises(Unreachable, match="does not answer"):
                 await client.map_ports([(7420, 7420)], 3600)
         closed = silent.getsockname()[1]
-    async with NatPmp("127.0.0.1", closed) as client:
+    async with NatPmp.open("127.0.0.1", closed) as client:
         with pytest.raises(Unreachable, match="has no NAT-PMP"):
             await client.map_ports([(7420, 7420)], 3600)
 

@@ -41,7 +41,7 @@ def answer(
 
 
 async def test_ports_are_opened_and_closed() -> None:
-    async with PcpRouter().open() as router, Pcp("::1", "::1", NONCE, router.port) as client:
+    async with PcpRouter().open() as router, Pcp.open("::1", "::1", NONCE, router.port) as client:
         router.lease_s_most = 1800
         got = await client.map_ports([(7420, 7420), (7421, 7421)], 3600)
         assert got == Mapped("PCP", OUTSIDE_IPV6, ((7420, 7420), (7421, 7421)), 1800)
@@ -52,9 +52,9 @@ async def test_ports_are_opened_and_closed() -> None:
 async def test_a_restarted_process_renews_and_another_nonce_is_refused() -> None:
     async with PcpRouter().open() as router:
         for _ in range(2):
-            async with Pcp("::1", "::1", NONCE, router.port) as client:
+            async with Pcp.open("::1", "::1", NONCE, router.port) as client:
                 await client.map_ports([(7420, 7420)], 3600)
-        async with Pcp("::1", "::1", bytes(12), router.port) as stranger:
+        async with Pcp.open("::1", "::1", bytes(12), router.port) as stranger:
             with pytest.raises(PortRefused) as caught:
                 await stranger.map_ports([(7420, 7420)], 3600)
         assert caught.value.holds_s == 1800  # of the lease of 3600, as far as a refusal is believed
@@ -63,7 +63,7 @@ async def test_a_restarted_process_renews_and_another_nonce_is_refused() -> None
 
 
 async def test_an_address_that_leads_nowhere_is_an_error() -> None:
-    async with PcpRouter().open() as router, Pcp("::1", "::1", NONCE, router.port) as client:
+    async with PcpRouter().open() as router, Pcp.open("::1", "::1", NONCE, router.port) as client:
         router.outside_ip = "fd00::7"
         with pytest.raises(Unreachable, match="no public address") as caught:
             await client.map_ports([(7420, 7420)], 3600)
@@ -71,7 +71,7 @@ async def test_an_address_that_leads_nowhere_is_an_error() -> None:
 
 
 async def test_a_mapping_without_a_lease_is_an_error() -> None:
-    async with PcpRouter().open() as router, Pcp("::1", "::1", NONCE, router.port) as client:
+    async with PcpRouter().open() as router, Pcp.open("::1", "::1", NONCE, router.port) as client:
         router.lease_s_most = 0
         with pytest.raises(Unreachable, match="no lease"):
             await client.map_ports([(7420, 7420)], 3600)
@@ -81,10 +81,10 @@ async def test_a_router_without_pcp_is_an_error() -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as silent:
         silent.bind(("::1", 0))
         port = silent.getsockname()[1]
-        async with Pcp("::1", "::1", NONCE, port) as client:
+        async with Pcp.open("::1", "::1", NONCE, port) as client:
             with pytest.raises(Unreachable, match="does not answer over PCP"):
                 await client.map_ports([(7420, 7420)], 3600)
-    async with Pcp("::1", "::1", NONCE, port) as client:
+    async with Pcp.open("::1", "::1", NONCE, port) as client:
         with pytest.raises(Unreachable, match="has no PCP"):
             await client.map_ports([(7420, 7420)], 3600)
 
