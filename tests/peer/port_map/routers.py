@@ -75,9 +75,9 @@ class PcpRouter(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[PcpRouter]:
+    async def open(self, address: str = "::1", port: int = 0) -> AsyncIterator[PcpRouter]:
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("::1", 0))
+        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(address, port))
         self.port = self._transport.get_extra_info("sockname")[1]
         try:
             yield self
