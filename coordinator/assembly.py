@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -297,10 +297,8 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
     gate = RoleGate(coordinator.run_id, learner_called=shell.learner_called)
-    core, tokenizer = (
-        _local_core(coordinator),
-        TokenizerCalls(partial(packed_file, coordinator.config.tokenizer.folder)),
-    )
+    core = _local_core(coordinator)
+    tokenizer = TokenizerCalls(partial(packed_file, coordinator.config.tokenizer.folder))
     peers = PeerCalls(core, _upload_rates(limits))
     control = await ControlServer.start(
         _servicer(coordinator, peers, tokenizer),
@@ -317,6 +315,22 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     shell.on_try = dialer.take
     coordinator.desk.grpc_address = with_port(advertised, control.port)
     coordinator.desk.gateways = tuple(coordinator.config.gateways.addresses)
+    http, http_refused = await _listen_http(stack, coordinator, credentials)
+    coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": http_refused})
+    await _accept_gateways(stack, coordinator, core, tokenizer, credentials)
+    bound = {"grpc": control.port, "http": http.port}
+    if bound != ports:
+        await coordinator.ledger.set_meta(PORTS, json.dumps(bound))
+    url = f"{'http' if is_loopback(serve.host) else 'https'}://{with_port(advertised, http.port)}"
+    coordinator.invites.http_url = url
+    return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url, coordinator.run_id)
+
+
+async def _listen_http(
+    stack: AsyncExitStack, coordinator: Coordinator, credentials: TlsCredentials
+) -> tuple[HttpServer, Mapping[str, int]]:
+    """Bind the HTTP port; return the server, and how many requests were refused by reason."""
+    serve, limits = coordinator.config.serve, coordinator.config.limits
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
     app = await http_app(
@@ -325,24 +339,16 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     if not is_local and not serve.observe_port:
         fix = "set serve.observe_port and open that port: without it few kinds of routers are recognised"
         log.warning("routers of peers may stay unknown", fix=fix)
-    tls = None if is_local else credentials.ssl_server_context(ask_client=False)
     http = await HttpServer.start(
         app,
         host=serve.host,
-        port=serve.http_port or ports.get("http", 0),
-        tls=tls,
+        port=serve.http_port or coordinator.start.ports.get("http", 0),
+        tls=None if is_local else credentials.ssl_server_context(ask_client=False),
         idle_per_address=limits.connections_per_address,
         connections_max=limits.connections_max,
     )
     stack.push_async_callback(http.stop)
-    coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": app.refused})
-    await _accept_gateways(stack, coordinator, core, tokenizer, credentials)
-    bound = {"grpc": control.port, "http": http.port}
-    if bound != ports:
-        await coordinator.ledger.set_meta(PORTS, json.dumps(bound))
-    url = f"{'http' if is_local else 'https'}://{with_port(advertised, http.port)}"
-    coordinator.invites.http_url = url
-    return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url, coordinator.run_id)
+    return http, app.refused
 
 
 def _background(coordinator: Coordinator) -> Background:

@@ -36,12 +36,14 @@ export function Page({ overview, params }) {
 
 function Now({ overview }) {
   const share = overview.steps ? overview.step / overview.steps : 0;
+  const said = sentence(overview) || (ended(overview) ? "The run is over." : "The run is not waiting for anything.");
+  const detail = overview.learner_detail && !said.includes(overview.learner_detail) ? ", " + overview.learner_detail : "";
   return html`<section class="card now" aria-label="What the run is waiting for">
     <div class="now-said">
       <p class="now-label">Now</p>
-      <p class="now-sentence">${sentence(overview) || (ended(overview) ? "The run is over." : "The run is not waiting for anything.")}</p>
+      <p class="now-sentence">${said}</p>
       <dl class="now-facts">
-        ${overview.steps > 0 && html`<div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>`}
+        ${overview.steps > 0 && html`<div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${detail}</dd></div>`}
         <div><dt>Version</dt><dd>${count(overview.newest_version)}${overview.epoch ? `, epoch ${overview.epoch}` : ""}</dd></div>
         <div><dt>Publishes</dt><dd>every ${overview.publish_every_steps === 1 ? "step" : plural(overview.publish_every_steps, "step")}${overview.staleness?.publish_auto ? ", as broadcasts allow" : ""}</dd></div>
       </dl>
