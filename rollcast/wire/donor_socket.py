@@ -56,14 +56,14 @@ def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEAD
         except TimeoutError:
             raise WaitTimedOut(
                 f"the peer of {state_folder} did not answer within {deadline_s:g} s",
-                fix="Look at its log, and restart it if it hangs.",
+                fix="look at its log, and restart it if it hangs",
             ) from None
         except OSError as error:
             never = isinstance(error, FileNotFoundError) and "none has been started there, or it has ended"
             raise DaemonAway(
                 f"no peer runs from {state_folder}",
                 cause=last_end(state_folder) or never or error.strerror or str(error),
-                fix="Start it with `rollcast peer join INVITE` or `peer run CONFIG`, or name its folder with --state.",
+                fix="start it with `rollcast peer join INVITE` or `peer run CONFIG`, or name its folder with --state",
             ) from None
     return parse(reply)
 
