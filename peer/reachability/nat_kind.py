@@ -117,6 +117,11 @@ def four_steps(kind: NatKind, *, local: str, address: str, port: int) -> str:
     )
     if kind == "firewall":
         first = f"allow TCP port {port} in the firewall of the network or the provider (a security group)"
+        if ":" in outside:
+            first += (
+                f'; some home routers do so on request: then set link.host = "::", link.port = {port} and '
+                "link.map_port = true in the configuration instead"
+            )
     again = "run `rollcast peer check` again"
     if kind != "firewall":
         again += (

@@ -62,7 +62,9 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
     assert 'link.advertise = "203.0.113.9:7420"' in steps[2]
     assert (HOME in steps[0]) is (kind != "firewall")
     assert ("provider translates addresses too" in steps[3]) is (kind != "firewall")
-    assert '"[2001:db8::1]:7420"' in four_steps(kind, local="", address="2001:db8::1", port=7420)
+    over_ipv6 = four_steps(kind, local="", address="2001:db8::1", port=7420)
+    assert '"[2001:db8::1]:7420"' in over_ipv6
+    assert ('link.host = "::"' in over_ipv6) is (kind == "firewall")
 
 
 @pytest.mark.parametrize(
