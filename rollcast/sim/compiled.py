@@ -102,7 +102,7 @@ def build() -> None:
         target_dir=str(FOLDER / "c"),
     )
     for one in extensions:  # they call each other within one library, which then needs no table of addresses
-        one.extra_compile_args.append("-fvisibility=hidden")
+        one.extra_compile_args = [*one.extra_compile_args, "-fvisibility=hidden"]  # all share the list that they had
     folders = ["--build-lib", str(FOLDER / "lib"), "--build-temp", str(FOLDER / "objects")]
     os.chdir(ROOT)
     setup(name=_GROUP, packages=[], ext_modules=extensions, script_args=["--quiet", "build_ext", *folders])
