@@ -9,8 +9,8 @@ The modules form a pipeline. Each calls only modules of the rows below its own (
     core                           dispatches the events
     links  gossip  receiving       a link opens or closes; a version is mentioned; a chunk arrives and is verified
     encodings  link_loss           what a chunk opens or completes; what a lost or bad link leaves to others
-    origin                         which root is given which chunk
-    forwarding                     copies for children, answers to requests, reports of what is held
+    origin  answers                which root is given which chunk; what others ask for
+    forwarding  reports            copies for children, in turn; what is held here, and elsewhere
     pulling  catch_up              requests for missing chunks; keyframes for peers that fell behind
     state                          links, encodings, plan; what happened; what the shell is to do
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from peer.relay.core import catch_up, encodings, forwarding, gossip, links, origin, receiving
+from peer.relay.core import answers, catch_up, encodings, forwarding, gossip, links, origin, receiving, reports
 from peer.relay.core.pulling import pull
 from peer.relay.core.state.actions import Action
 from peer.relay.core.state.events import (
@@ -146,14 +146,14 @@ class RelayCore:
                 gossip.announcement_wanted(self.state, event.link, event.key)
             case WantReceived():
                 gossip.mentioned(self.state, event.link, event.key)
-                forwarding.want_received(self.state, event)
+                answers.want_received(self.state, event)
             case RequestReceived():
-                forwarding.request_received(self.state, event)
+                answers.request_received(self.state, event)
             case CancelReceived():
-                forwarding.cancel_received(self.state, event)
+                answers.cancel_received(self.state, event)
                 pull.source_cancelled(self.state, event, now)
             case HaveReceived():
-                forwarding.note_theirs(self.state, event)
+                reports.note_theirs(self.state, event)
                 pull.source_claims(self.state, event, now)
                 gossip.follow_mention(self.state, event.link, event.key, now)
             case ChunkListReceived():
@@ -163,7 +163,7 @@ class RelayCore:
                 gossip.mentioned(self.state, event.link, event.key)
                 origin.credit_received(self.state, event, now)
             case GotReceived():
-                forwarding.got_received(self.state, event)
+                reports.got_received(self.state, event)
             case DeclineReceived():
                 pull.source_declines(self.state, event, now)
 
@@ -218,8 +218,8 @@ class RelayCore:
         for encoding in state.in_flight():
             pull.watch(state, encoding, now)
         forwarding.release_stuck(state)
-        forwarding.report_to_wanting(state, now)
-        forwarding.report_got(state)
+        reports.report_to_wanting(state, now)
+        reports.report_got(state)
         forwarding.take_turns(state)
         origin.watch_roots(state, now)
         links.close_unneeded(state, now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import forwarding
+from peer.relay.core import forwarding, reports
 from peer.relay.core.pulling import pull, sources
 from peer.relay.core.state.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, GiveUp
 from peer.relay.core.state.chunk_set import ChunkSet
@@ -80,7 +80,7 @@ def mark_listed(state: RelayState, encoding: EncodingState) -> None:
         encoding.phase = "opening"
         state.do(BeginStore(encoding.key))
     for link in state.links.values():
-        forwarding.introduce(state, link, encoding)
+        reports.introduce(state, link, encoding)
 
 
 def abandon(
@@ -145,8 +145,8 @@ def restored(state: RelayState, event: VersionRestored) -> None:
     state.made.discard(event.key)
     for link in state.links.values():
         if event.key in link.lists_due:  # asked for before the state was made and cut up again
-            forwarding.introduce(state, link, held)
-    forwarding.report_complete(state, held, all_neighbours=False)
+            reports.introduce(state, link, held)
+    reports.report_complete(state, held, all_neighbours=False)
 
 
 def removed(state: RelayState, event: VersionsRemoved) -> None:
@@ -168,7 +168,7 @@ def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
     encoding.have.add_all(found)
     if not finish_if_complete(state, encoding):
         if found.count:
-            forwarding.report_to_neighbours(state, encoding)
+            reports.report_to_neighbours(state, encoding)
         pull.watch(state, encoding, now)
 
 
@@ -190,7 +190,7 @@ def version_finished(state: RelayState, event: VersionFinished) -> None:
     encoding.phase = "held"
     _stored_at_last(state, event.key)
     state.do(AnnounceHeld(event.key))
-    forwarding.report_complete(state, encoding, all_neighbours=True)
+    reports.report_complete(state, encoding, all_neighbours=True)
 
 
 # ---------------------------------------------------------------- failures of the store

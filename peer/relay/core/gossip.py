@@ -9,7 +9,7 @@ IWANT (Vyzovitis et al. 2020, section 3). The learner's signature proves the ann
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import forwarding
+from peer.relay.core import reports
 from peer.relay.core.state.actions import SendAnnouncement, SendHave, SendWant
 from peer.relay.core.state.events import AnnouncementReceived, LinkId
 from peer.relay.core.state.relay_state import KnownVersion, LinkState, RelayState
@@ -95,7 +95,7 @@ def gossip(state: RelayState, now: float) -> None:
 def _mention(state: RelayState, link: LinkState, key: EncodingKey) -> None:
     encoding = state.encodings.get(key)
     if encoding is not None:
-        forwarding.report(state, link, encoding)
+        reports.report(state, link, encoding)
     else:  # this process has the version in another encoding
         state.do(SendHave(link.link, key, 0, b"", False))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.relay.core import forwarding, link_loss, origin
+from peer.relay.core import link_loss, origin, reports
 from peer.relay.core.pulling import sources
 from peer.relay.core.state.actions import CloseLink, Warn
 from peer.relay.core.state.events import DialFailed, HoldersKnown, LinkDown, LinkUp, OfflineChanged, PlanChanged
@@ -32,7 +32,7 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     _discard_strangers(state, now)
     for link in state.links.values():
         link.lan = _is_lan(state, link.peer_id)
-        forwarding.introduce_all(state, link)
+        reports.introduce_all(state, link)
     dial_neighbours(state, now)
     origin.issue(state, now)
 
@@ -84,7 +84,7 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         oldest = min(older, key=lambda old: old.link)
         state.do(CloseLink(oldest.link, "replaced by a newer link"))
         link_loss.discard_link(state, oldest, now)
-    forwarding.introduce_all(state, link)
+    reports.introduce_all(state, link)
     for encoding in state.in_flight():
         helps = state.helps(link) or sources.of_use(state, encoding, link.role)
         if encoding.awaited == event.peer_id or (encoding.pulling and helps):
@@ -94,7 +94,7 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         held = encoding.phase == "held" and encoding.announced_at_s
         begun = encoding.phase == "receiving" and encoding.have.count
         if state.helps(link) and (held or begun):
-            forwarding.report(state, link, encoding)
+            reports.report(state, link, encoding)
     origin.issue(state, now)
 
 

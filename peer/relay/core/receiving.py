@@ -8,7 +8,7 @@ requested, and the last one completes the encoding.
 
 from __future__ import annotations
 
-from peer.relay.core import encodings, forwarding, link_loss, origin
+from peer.relay.core import encodings, forwarding, link_loss, origin, reports
 from peer.relay.core.pulling import late, requests
 from peer.relay.core.state.actions import Verify
 from peer.relay.core.state.events import ChunkArrived, ChunkCorrupt, ChunkListReceived, ChunkVerified
@@ -59,11 +59,11 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
     encoding.came_at_s = encoding.searched_at_s = now
     _pass_on(state, link, encoding, event, now)
     if event.stripe == NO_STRIPE:
-        forwarding.got_elsewhere(state, encoding, event.index, event.link)
+        reports.got_elsewhere(state, encoding, event.index, event.link)
     if encoding.pulling:
         requests.pulled(state, encoding, event.link, event.index, now)
     if encoding.ending:
-        forwarding.report_to_wanting(state, now)
+        reports.report_to_wanting(state, now)
     encodings.finish_if_complete(state, encoding)
     if event.key in state.broadcasts:
         origin.issue(state, now)

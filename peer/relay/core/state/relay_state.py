@@ -155,6 +155,11 @@ class LinkState:
         leaving = sum(push is not None for push in self.in_transport) if self.in_transport else 0
         return leaving + sum(map(len, self.pushes.values()))
 
+    def wants_no_more(self, key: EncodingKey) -> bool:
+        """Stop reporting an encoding on this link; return whether it was reported until now."""
+        self.lists_due.discard(key)
+        return self.wants.pop(key, None) is not None
+
 
 @dataclass(slots=True)
 class Source:
