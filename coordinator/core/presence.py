@@ -79,7 +79,7 @@ class Presence:
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
         # The newest few: a peer that missed some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
-        actions += [SendAnnouncement(event.peer_id, version) for version in latest]
+        actions += [SendAnnouncement((event.peer_id,), version) for version in latest]
         return actions + issue(self._state, now)
 
     def _appeal(self, event: PeerJoined) -> list[Action]:
@@ -171,7 +171,7 @@ class Presence:
         receives_again = roles_before is not None and member.receives and not roles_before[1]
         if receives_again:  # versions announced while it did not receive
             latest = self._state.announced.latest(NEWEST_KEPT)
-            actions += [SendAnnouncement(member.peer_id, version) for version in latest]
+            actions += [SendAnnouncement((member.peer_id,), version) for version in latest]
         if member.version == version_before and (rests_as_before or member.may_work == could_work):
             return actions
         self._state.members.changed([member.peer_id])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -65,7 +65,7 @@ class PeerSender:
             case RevokeLeases():
                 self._sessions.send(action.peer_id, revoke_message(action))
             case SendPlan():
-                self.later(action.peer_id, partial(plan_message, action))
+                self.later((action.peer_id,), partial(plan_message, action))
             case SendProbe():
                 self._sessions.send(action.peer_id, probe_message(action))
             case SendToPeer():
@@ -81,9 +81,9 @@ class PeerSender:
             case _:
                 assert_never(action)
 
-    def later(self, peer_id: PeerId, message: Callable[[], pb.CoordinatorMessage]) -> None:
+    def later(self, peer_ids: Sequence[PeerId], message: Callable[[], pb.CoordinatorMessage]) -> None:
         """Send a message that many peers get at once, a few peers at a time; ``message`` makes it just before."""
-        self._fan_out.send(peer_id, message)
+        self._fan_out.send(peer_ids, message)
 
     def close(self) -> None:
         """Discard the messages that wait."""
@@ -102,9 +102,9 @@ class FanOut:
         self._left = AT_ONCE  # messages until the timer fires
         self._timer: asyncio.TimerHandle | None = None
 
-    def send(self, peer_id: PeerId, message: Callable[[], pb.CoordinatorMessage]) -> None:
-        """Send what ``message`` returns now, or after those that wait."""
-        self._waiting.append((peer_id, message))
+    def send(self, peer_ids: Sequence[PeerId], message: Callable[[], pb.CoordinatorMessage]) -> None:
+        """Send each peer what ``message`` returns now, or after those that wait."""
+        self._waiting.extend((peer_id, message) for peer_id in peer_ids)
         self._go_on()
 
     def close(self) -> None:

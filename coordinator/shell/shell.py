@@ -507,13 +507,13 @@ class Shell:
     def _send_announcement(self, action: SendAnnouncement) -> None:
         epoch = self._core.epochs.epoch_of(action.version)
         if (announcement := self._announcements.in_memory(epoch, action.version)) is not None:
-            self._to_peers.later(action.peer_id, partial(announcement_message, announcement))
+            self._to_peers.later(action.peer_ids, partial(announcement_message, announcement))
         else:
             self._async.start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
-        self._to_peers.later(action.peer_id, partial(announcement_message, announcement))
+        self._to_peers.later(action.peer_ids, partial(announcement_message, announcement))
 
     async def _plan_relays(self, number: int, problem: RelayProblem | None) -> None:
         if problem is None:

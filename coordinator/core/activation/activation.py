@@ -327,7 +327,7 @@ class Activation:
             state.relay.discard(peer_id)
             actions += self._broadcasts.changed(now)
         if was_dark and not reputation.dark:
-            actions += [SendAnnouncement(peer_id, version) for version in state.announced.latest(NEWEST_KEPT)]
+            actions += [SendAnnouncement((peer_id,), version) for version in state.announced.latest(NEWEST_KEPT)]
         return actions + issue(state, now)
 
     def _receives(self, is_cheap: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from coordinator.core.decisions import episodes, epoch_change, evaluating, profiling, rollouts
 from coordinator.core.decisions.state import CoreState
@@ -77,20 +78,23 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
 
 def announce_on(state: CoreState, most: int) -> list[Action]:
     """Announce versions to the next members that have not been told; those that joined since were told then."""
-    next_ones = list[tuple[PeerId, Version]]()
-    while state.to_announce and len(next_ones) < most:
-        version, peer_ids = state.to_announce[0]
-        next_ones += [(peer_ids.popleft(), version) for _ in range(min(most - len(next_ones), len(peer_ids)))]
-        if not peer_ids:
+    actions = list[Action]()
+    while state.to_announce and most:
+        version, waiting = state.to_announce[0]
+        next_ones = [waiting.popleft() for _ in range(min(most, len(waiting)))]
+        most -= len(next_ones)
+        if not waiting:
             state.to_announce.popleft()
-    if state.ended or not next_ones:  # there are none at nearly every heartbeat
-        return []
-    told = [(state.members.get(peer_id), version) for peer_id, version in next_ones]
-    return [
-        SendAnnouncement(member.peer_id, version)
-        for member, version in told
-        if member is not None and member.receives and not state.epochs.is_orphan(version)
-    ]
+        told = _receivers(state, next_ones)
+        if told and not state.ended and not state.epochs.is_orphan(version):
+            actions.append(SendAnnouncement(told, version))
+    return actions
+
+
+def _receivers(state: CoreState, peer_ids: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Return those that are still members, and receive versions."""
+    members = map(state.members.get, peer_ids)
+    return tuple(member.peer_id for member in members if member is not None and member.receives)
 
 
 def started(state: CoreState, now: float) -> list[Action]:

@@ -137,9 +137,9 @@ class TryAddress:
 
 @dataclass(frozen=True, slots=True)
 class SendAnnouncement:
-    """Send the stored signed record and manifests of this version."""
+    """Send the stored signed record and manifests of this version to these members: one action for hundreds of them."""
 
-    peer_id: PeerId
+    peer_ids: tuple[PeerId, ...]
     version: Version
 
 

@@ -508,7 +508,8 @@ class CoordinatorNode(Server):
         if stored is None:
             self.fail(StoreError(f"the announcement of version {action.version} is not in the ledger"))
         else:
-            self._send(action.peer_id, "announcement", self.ground.signer.parsed(stored.announcement))
+            for peer_id in action.peer_ids:
+                self._send(peer_id, "announcement", self.ground.signer.parsed(stored.announcement))
 
     def _end_session(self, peer_id: PeerId, reason: str) -> None:
         session = self.sessions.pop(peer_id, None)

@@ -79,7 +79,7 @@ def test_a_joining_peer_gets_its_part_of_the_plan_and_the_newest_announcement() 
         Note("peer_joined", "a", "a as peer"),
         SendPlan(ORIGIN, PlanId(2), Assignment((dials_us("a"),), list_children=(0,), direct_copies=True)),
         SendPlan(A, PlanId(2), Assignment((at("origin", "origin"),), parents=(0,))),
-        SendAnnouncement(A, Version(0)),
+        SendAnnouncement((A,), Version(0)),
         SupplyPrompts(4),
     ]
     actions = core.handle(joined("b"), 2.0)
@@ -88,7 +88,7 @@ def test_a_joining_peer_gets_its_part_of_the_plan_and_the_newest_announcement() 
         SendPlan(ORIGIN, PlanId(3), ANY),
         SendPlan(A, PlanId(3), ANY),
         SendPlan(B, PlanId(3), ANY),
-        SendAnnouncement(B, Version(0)),
+        SendAnnouncement((B,), Version(0)),
     ]
     (of_b,) = [plan.part for plan in only(actions, SendPlan) if plan.peer_id == B]
     assert of_b.neighbours == (at("a"), at("origin", "origin"))
@@ -123,7 +123,7 @@ def test_a_second_session_replaces_the_first() -> None:
         Note("session_replaced", "a", "the same identity opened a second session"),
         Note("peer_joined", "a", "a as peer"),
         SendPlan(A, PlanId(3), ANY),
-        SendAnnouncement(A, Version(0)),
+        SendAnnouncement((A,), Version(0)),
     ]
     (stored,) = only(world.handle(received("a", 1, rollout(lease, 0))), StoreRollout)
     assert stored.rollout.lease_id == lease.lease_id, "its attempts are still its own"
@@ -231,7 +231,7 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
 def test_an_announcement_goes_to_every_member_once() -> None:
     world = World()
     world.start("a")
-    assert world.handle(announced(1)) == [SendAnnouncement(ORIGIN, Version(1)), SendAnnouncement(A, Version(1))]
+    assert world.handle(announced(1)) == [SendAnnouncement((ORIGIN, A), Version(1))]
     assert world.handle(announced(1)) == [Note("announced_again", "version 1", "ignored: it is not a newer version")]
     assert world.core.newest_version == 1
 
@@ -477,7 +477,7 @@ def test_a_restored_core_continues_where_the_ledger_ends() -> None:
     world.handle(joined("origin", role="origin"))
     sent = [action for action in world.handle(joined("a")) if isinstance(action, SendAnnouncement)]
     latest = sorted(restored.versions)[-8:]
-    assert sent == [SendAnnouncement(A, version) for version in latest], "a chain of deltas can be followed"
+    assert sent == [SendAnnouncement((A,), version) for version in latest], "a chain of deltas can be followed"
     world.handle(held("a", 5))
     world.handle(wants("a", 1))
     ((lease, _),) = world.take("a")

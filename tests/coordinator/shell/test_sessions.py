@@ -167,7 +167,7 @@ async def test_few_leave_at_once_and_many_in_their_order() -> None:
     fan_out = FanOut(lambda peer_id, _message: sent.append(peer_id))
     peers = [PeerId(f"peer-{number}") for number in range(2 * AT_ONCE + 1)]
     for peer_id in peers:
-        fan_out.send(peer_id, partial(message_to, peer_id))
+        fan_out.send([peer_id], partial(message_to, peer_id))
     assert made == sent == peers[:AT_ONCE], "a message is made when it is sent"
     async with asyncio.timeout(5.0):
         while len(sent) < len(peers):
@@ -182,7 +182,7 @@ async def test_close_discards_waiting_messages() -> None:
     sent: list[PeerId] = []
     fan_out = FanOut(lambda peer_id, _message: sent.append(peer_id))
     for _ in range(AT_ONCE + 1):
-        fan_out.send(PeerId("peer"), lambda: MESSAGE)
+        fan_out.send([PeerId("peer")], lambda: MESSAGE)
     fan_out.close()
     await asyncio.sleep(2 * PAUSE_S)
     assert len(sent) == AT_ONCE

@@ -220,7 +220,7 @@ class TestStandby:
 
     def receivers(self, made: World) -> list[str]:
         event_entry = only(made.handle(announced(1)), SendAnnouncement)
-        return [one.peer_id for one in event_entry if one.peer_id != "origin"]
+        return [peer_id for one in event_entry for peer_id in one.peer_ids if peer_id != "origin"]
 
     def test_continues_to_receive_where_that_is_cheap(self) -> None:
         assert self.receivers(self.off(dark=False)) == ["a", "b"]
@@ -241,7 +241,7 @@ class TestStandby:
         made = self.off(dark=True)
         made.handle(announced(1))
         event_entry = only(made.handle(pinned("b", "on")), SendAnnouncement)
-        assert [(one.peer_id, one.version) for one in event_entry] == [("b", 0), ("b", 1)]
+        assert [(one.peer_ids, one.version) for one in event_entry] == [(("b",), 0), (("b",), 1)]
 
 
 class TestStalenessLimit:

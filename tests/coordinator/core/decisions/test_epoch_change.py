@@ -148,7 +148,7 @@ def test_a_learner_that_has_published_nothing_continues_at_its_step() -> None:
     world.handle(joined("a"))
     assert only(world.handle(asked(1, 0, None)), RecordEpoch) == [RecordEpoch(Epoch(1), Step(0), Step(0), None)]
     assert world.handle(EpochRecorded(Epoch(1))) == [AnswerEpoch(1, Epoch(1), Step(0))]
-    assert world.handle(VersionAnnounced(Epoch(1), Version(0), 16)) == [SendAnnouncement(A, Version(0))]
+    assert world.handle(VersionAnnounced(Epoch(1), Version(0), 16)) == [SendAnnouncement((A,), Version(0))]
 
 
 def test_a_learner_ahead_of_a_restored_coordinator_continues_at_its_step() -> None:

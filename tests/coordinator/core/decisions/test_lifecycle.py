@@ -157,6 +157,6 @@ def test_a_version_is_announced_to_a_large_fleet_over_ticks_and_heartbeats(monke
     new = only(core.handle(joined("e"), 0.0), SendAnnouncement)
     beat = heartbeat("a")
     further = [only(core.handle(event, 0.2), SendAnnouncement) for event in (beat, Tick(), beat, Tick())]
-    assert [one.peer_id for one in first] == ["origin", "a"]
-    assert [one.peer_id for one in new] == ["e"]
-    assert [[one.peer_id for one in sent] for sent in further] == [[], ["c", "d"], ["f"], []]
+    assert [one.peer_ids for one in first] == [("origin", "a")]
+    assert [one.peer_ids for one in new] == [("e",)]
+    assert [[one.peer_ids for one in sent] for sent in further] == [[], [("c", "d")], [("f",)], []]
