@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredTurn
@@ -137,6 +138,20 @@ class LeaseBook(InFlight[Attempt]):
         """Whether this slot needs no attempt any more: it has a rollout, or its group was removed."""
         group = self._groups.get(group_id)
         return group is None or group.slots[sample_index].filling is not None
+
+    def oldest_live(self, group_count: int) -> Attempt | None:
+        """Return the attempt that has been in flight for longest among the first groups; None if they have none.
+
+        Of attempts that were issued together it is the one of the oldest group. All slots of these groups may be
+        thousands, so they are not searched.
+        """
+        last = self._order[:group_count][-1:]
+        found = (one for one in self._live.values() if last and one.group_id <= last[0])
+        first = next(found, None)
+        if first is None:
+            return None
+        together = takewhile(lambda one: one.deadline == first.deadline, found)
+        return min((first, *together), key=lambda one: (one.group_id, one.sample_index))
 
     def held_count(self, peer_id: PeerId) -> int:
         """Return how many slots the peer holds."""

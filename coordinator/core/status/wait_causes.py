@@ -7,13 +7,11 @@ is attributed to it. `rollcast why` adds up the waits of a run.
 from __future__ import annotations
 
 import json
-from itertools import islice
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Note
-from coordinator.core.leases.attempts import Attempt
 from coordinator.core.members.progress import WAITED, WaitStage
-from rollcast.wire.ids import PeerId, Step
+from rollcast.wire.ids import Step
 
 Cause = tuple[WaitStage, str]  # the stage, and the peer that it waits for; empty where it is no single peer
 
@@ -69,22 +67,12 @@ class WaitCauses:
             return "store", ""
         if state.paused:
             return "paused", ""
-        slowest = self._slowest_holder()
+        slowest = state.book.oldest_live(state.settings.groups_per_step)  # of the groups that would make the batch
         if slowest is not None:
-            return "generate", slowest
+            return "generate", slowest.peer_id
         if state.book.unscored:
             return "score", ""
         return self._why_none_works(), ""
-
-    def _slowest_holder(self) -> PeerId | None:
-        """Return the peer that has held an attempt for longest, among the groups that would make the batch."""
-        oldest: Attempt | None = None  # of thousands, on each tick: generators would take several times as long
-        for group in islice(self._state.book, self._state.settings.groups_per_step):
-            for slot in group.slots:
-                for attempt in slot.live:
-                    if oldest is None or attempt.deadline < oldest.deadline:
-                        oldest = attempt
-        return None if oldest is None else oldest.peer_id
 
     def _why_none_works(self) -> WaitStage:
         state = self._state
