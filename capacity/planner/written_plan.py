@@ -49,7 +49,7 @@ def reasons_of(programme: Programme, chosen: Mask, reduced: Floats, usd_per_hour
 
 def _on(worker: Worker, useful: float, usd: float, reduced: float, sent: float) -> str:
     passing = f" and passes on {sent:.1f} copies of each version" if sent >= 0.05 else ""
-    gives = f"{useful:.3g} rollouts/s for {usd:.4g} $/h{passing}"
+    gives = f"{rate_text(useful)} for {usd:.4g} $/h{passing}"
     if worker.pin == "on":
         return f"on: pinned by the operator; {gives}"
     if reduced < -WORTH_NAMING_USD:
@@ -60,11 +60,16 @@ def _on(worker: Worker, useful: float, usd: float, reduced: float, sent: float) 
 
 
 def _off(useful: float, usd: float, reduced: float, feeds: float) -> str:
-    gives = f"{useful:.3g} rollouts/s for {usd:.4g} $/h"
+    gives = f"{rate_text(useful)} for {usd:.4g} $/h"
     copies = f", passes on {feeds:.1f} copies for the one it takes" if feeds < 0.95 else ""
     if reduced > WORTH_NAMING_USD:
         return f"off: {gives}{copies}: {reduced:.4f} $/h more than its value"
     return f"off: {gives}{copies}: as good as the last one that is on, but not needed"
+
+
+def rate_text(per_second: float) -> str:
+    """Return a rate with three significant digits or all of its whole ones, without an exponent."""
+    return f"{per_second:,.0f} rollouts/s" if per_second >= 999.5 else f"{per_second:.3g} rollouts/s"
 
 
 def _why_not(programme: Programme) -> Callable[[int, Worker], str]:

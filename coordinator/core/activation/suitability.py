@@ -27,7 +27,7 @@ _SPREAD_UNKNOWN = 1.5  # assumed p90 of a rollout's duration over the mean, befo
 _VERSIONS_HELD = 2.0  # the version in use and the next one
 _LARGER_MOST = 10.0  # times as many parameters, beyond which the same step time says nothing
 _MBIT = 125_000.0
-_MB = 1e6
+_MB, _GIB = 1e6, 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,14 +255,14 @@ def _too_small(limit: int, memory_bytes: float, model: RunModel) -> Suitability:
     return Suitability(
         meets=False,
         staleness_limit=limit,
-        sentence=f"cannot hold the {model.size} model: {_gib(memory_bytes)} of memory, {_gib(needed)} needed",
-        reasons=(f"{held} {_gib(model.state_bytes)}",),
-        what_would_help=(f"{_gib(needed)} of memory", "a run with a smaller model"),
+        sentence=f"cannot hold the {model.size} model: {_memory(memory_bytes)} of memory, {_memory(needed)} needed",
+        reasons=(f"{held} {_memory(model.state_bytes)}",),
+        what_would_help=(f"{_memory(needed)} of memory", "a run with a smaller model"),
     )
 
 
-def _gib(size_bytes: float) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB"
+def _memory(size_bytes: float) -> str:
+    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= 0.1 * _GIB else f"{size_bytes / _MB:.3g} MB"
 
 
 def _memory_needed(model: RunModel, state_bytes: float) -> float:
@@ -333,7 +333,9 @@ def _of_need(share: float) -> str:
 
 def _joining(me: Worker, model: RunModel) -> str:
     seconds = model.state_bytes / me.download_bytes_per_second
-    return f"before its first rollout it receives the whole weights once: {_gib(model.state_bytes)} in {seconds:.3g} s"
+    return (
+        f"before its first rollout it receives the whole weights once: {_memory(model.state_bytes)} in {seconds:.3g} s"
+    )
 
 
 def _helps(judged: _Judged) -> tuple[str, ...]:

@@ -176,7 +176,8 @@ def _lower(config: PeerConfig) -> str:
 
 
 def _room(topic: str, what: str, needed: float, have: float, of: str, fix: str) -> Finding:
-    said = f"{have / _GIB:.1f} GiB of {what} free, about {needed / _GIB:.1f} GiB needed for the run's model and {of}"
+    least = f"{needed / _GIB:.1f} GiB" if needed >= 0.1 * _GIB else f"{needed / 1e6:.3g} MB"
+    said = f"{have / _GIB:.1f} GiB of {what} free, about {least} needed for the run's model and {of}"
     if have < needed:
         return Finding("error", topic, said, MachineUnfit.code, fix)
     return Finding("ok", topic, said)

@@ -15,6 +15,7 @@ from capacity.planner.planner import PlanOptions, plan, remedies, searched
 from capacity.planner.plans import Split
 from capacity.planner.programme import programme_of
 from capacity.planner.remedies import smallest_factor, smallest_whole
+from capacity.planner.written_plan import rate_text
 from tests.capacity.planner.test_planner import demand, worker
 
 CASES = {
@@ -152,6 +153,19 @@ def test_an_equal_worker_that_is_not_needed_has_that_reason() -> None:
     off = [one.reason for one in made.candidates if not one.chosen]
     assert len(off) == 1
     assert off[0].endswith("as good as the last one that is on, but not needed")
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"),
+    [
+        (0.0393, "0.0393 rollouts/s"),
+        (786.4, "786 rollouts/s"),
+        (999.7, "1,000 rollouts/s"),
+        (5034.0, "5,034 rollouts/s"),
+    ],
+)
+def test_high_rates_have_no_exponent(per_second: float, text: str) -> None:
+    assert rate_text(per_second) == text
 
 
 def test_reasons_of_workers_that_are_on_name_their_value() -> None:

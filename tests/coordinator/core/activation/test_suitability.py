@@ -109,6 +109,8 @@ def test_weights_under_adapters_are_held_and_received_once() -> None:
     found = suitability_of(QUESTION, offer, frozen)
     assert found.meets
     assert "before its first rollout it receives the whole weights once: 7.5 GiB in 400 s" in found.reasons
+    small = suitability_of(QUESTION, offer, replace(frozen, state_bytes=1.2e6))
+    assert any("the whole weights once: 1.2 MB in" in reason for reason in small.reasons)
     assert not suitability_of(QUESTION, offer, MODEL).meets
     needs = suitability_of(QUESTION, replace(FAST, memory_bytes=4 * GIB), frozen)
     assert needs.sentence == "cannot hold the 4B model: 4.0 GiB of memory, 7.5 GiB needed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,11 @@ def test_each_fault_of_a_machine_is_a_finding(
     (found,) = [one for one in machine_findings(machine, config) if one.level != "ok"]
     assert (found.topic, found.level, found.code) == (topic, level, code)
     assert found.fix
+
+
+def test_little_room_is_not_written_as_none() -> None:
+    memory, _ = room_findings(MACHINE, CONFIG, ModelConfig(), 16, runs=False)
+    assert re.search(r"about \d+(\.\d+)? MB needed", memory.text)
 
 
 def test_the_runs_model_must_fit() -> None:
