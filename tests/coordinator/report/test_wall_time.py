@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
+from coordinator.core.members.progress import WaitStage
 from coordinator.ledger.event_archive import write_segment
 from coordinator.report.wall_time import Account, account
 from coordinator.stores.sqlite import Ledger
@@ -93,3 +96,10 @@ async def test_run_without_a_learner_is_an_error(tmp_path: Path) -> None:
     await ledger.close()
     with pytest.raises(StoreError, match="no learner has reported"):
         account(RunFolder(tmp_path))
+
+
+def test_the_guide_names_every_cause_of_a_wait() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "learner-idles.md").read_text()
+    rows = re.findall(r"^\| waiting: (.*?) \|", guide, re.MULTILINE)
+    named = {cause for row in rows for cause in row.split(", ")}
+    assert named == {*get_args(WaitStage), "calls to the coordinator"}
