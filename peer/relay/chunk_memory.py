@@ -20,7 +20,7 @@ _UNSTORED_BYTES_MOST = 32 << 20
 class ChunkMemory:
     """Holds verified chunks: all that are not stored yet, and the newest of the others, within bounds of bytes.
 
-    ``stored`` may be called from another thread than the other methods.
+    ``stored`` and ``count`` may be called from another thread than the other methods.
     """
 
     def __init__(
@@ -54,6 +54,11 @@ class ChunkMemory:
                 self._kept[key, index] = payload
             while self._kept_bytes > self._kept_bytes_most:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def count(self, size_bytes: int) -> None:
+        """Count bytes that wait for the disk and cannot be read here; fewer once they are on the disk."""
+        with self._lock:
+            self._unstored_bytes += size_bytes
 
     def discard(self, keys: Collection[EncodingKey]) -> None:
         """Discard the chunks of encodings that were removed from the disk: they are no longer served."""

@@ -44,7 +44,7 @@ from peer.relay.versions import OnComplete, RelayVersions
 from peer.transports.transports import transports_of
 from peer.transports.upgrades import Upgrading
 from rollcast.runtime.background import Background, or_fail
-from rollcast.runtime.errors import RollcastError, StoreError
+from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
@@ -280,6 +280,7 @@ class Relay:
             await asyncio.sleep(tick_pause_s(took_s, busy=self._core.busy and self._gate.links))
             began_s = loop.time()
             self._handle(Tick())
+            self._versions.tick(began_s)
             self._throttle()
             took_s = loop.time() - began_s
 
@@ -354,13 +355,21 @@ class Relay:
         """See peer.relay.link.LinkOwner."""
         match frame:
             case ChunkFrame():
-                if self._versions.known(frame.version) is not None:
-                    self._bytes_received.add(frame.version, len(frame.payload))
-                self._versions.chunk_arrived(link.link_id, frame, asyncio.get_running_loop().time())
+                self._on_chunk(link, frame)
                 if self._versions.worker.memory.full:
                     self._throttle()
             case LinkMessageFrame(message=message):
                 self._on_message(link, message)
+
+    def _on_chunk(self, link: RelayLink, frame: ChunkFrame) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._versions.known(frame.version) is not None:
+            self._bytes_received.add(frame.version, len(frame.payload))
+        elif link.link.role == "learner":
+            if refused := self._versions.draft_arrived(frame, now):
+                link.close(refused, MalformedMessage.code)
+            return
+        self._versions.chunk_arrived(link.link_id, frame, now)
 
     def sent(self, link: RelayLink, size_bytes: int) -> None:
         """See peer.relay.link.LinkOwner."""

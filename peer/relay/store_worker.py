@@ -17,6 +17,7 @@ from peer.links.neighbours import EncodingKey
 from peer.mirrors.publish import MirrorFolder
 from peer.relay.chunk_memory import ChunkMemory
 from peer.relay.core.state.events import Event, StoreFailed, StoreReady, VersionFinished, VersionRestored
+from peer.relay.draft_file import DraftFile
 from peer.relay.read_ahead import ReadAhead
 from rollcast.runtime.errors import CorruptChunk, RollcastError, StoreError
 from rollcast.wire.ids import ChunkIndex, Version
@@ -149,17 +150,46 @@ class StoreWorker:
 
     # ------------------------------------------------------------ what can be asked for
 
-    def begin(self, key: EncodingKey, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> None:
-        """Open an encoding in the store; answered by StoreReady or StoreFailed."""
+    def begin(
+        self,
+        key: EncodingKey,
+        verified: VerifiedVersion,
+        manifest: Manifest,
+        chunk_list: bytes,
+        draft: DraftFile | None = None,
+    ) -> None:
+        """Open an encoding in the store; answered by StoreReady or StoreFailed.
+
+        Args:
+            draft: the file of a draft of it, of which the store takes over what matches the chunk list.
+        """
 
         def job() -> Event:
-            encoding = self._store.begin(verified, manifest, chunk_list)
+            found = None if draft is None else draft.take(manifest, chunk_list)
+            encoding = self._store.begin(verified, manifest, chunk_list, found)
             base = manifest.base_version
             if manifest.kind == "delta" and base is not None and self._holds_state(base):
                 self._store.prepare(encoding)
             return StoreReady(key, bytes(encoding.have))
 
         self._post(key, job)
+
+    def append_draft(self, draft: DraftFile, payload: BytesLike) -> None:
+        """Write the next chunk of a draft, which counts as waiting for the disk until then."""
+        self.memory.count(len(payload))
+
+        def job() -> None:
+            try:
+                draft.append(payload)
+            finally:
+                self.memory.count(-len(payload))
+
+        self._jobs.append(partial(self._guarded, None, job))
+        self._wake.set()
+
+    def discard_draft(self, draft: DraftFile) -> None:
+        """Delete the file of a draft."""
+        self._post(None, draft.discard)
 
     def write(self, key: EncodingKey, index: ChunkIndex, payload: BytesLike) -> None:
         """Store a verified chunk, which is read from memory until then. Only a failure is answered, by StoreFailed.

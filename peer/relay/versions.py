@@ -27,6 +27,9 @@ from peer.relay.core.state.events import (
     VersionRestored,
     VersionsRemoved,
 )
+from peer.relay.draft_book import AppendChunk, DiscardDraft, DraftBook, OpenDraft, RefuseChunk
+from peer.relay.draft_book import Command as DraftCommand
+from peer.relay.draft_file import DraftFile
 from peer.relay.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
 from peer.relay.version_book import (
     Acknowledge,
@@ -97,6 +100,8 @@ class RelayVersions:
         self._lists: dict[EncodingKey, bytes] = {}  # of encodings that are not received yet
         self._opening: dict[EncodingKey, bytes] = {}  # of encodings that the store is opening
         self._early = EarlyChunks()
+        self._drafts = DraftBook()
+        self._draft: DraftFile | None = None
         self._arriving: tuple[bytes, BytesLike] = b"", b""  # the chunk list and the chunk that the core is told of
         self.delta_bytes_saved = 0  # keyframe bytes that need not be received, less what was received instead
 
@@ -158,6 +163,7 @@ class RelayVersions:
             self._book.add_announcement(verified, announced=announced, learner_link=link if learner else None)
         )
         self._handle(AnnouncementReceived(key_of(broadcast_manifest(verified)), link))
+        self._carry_out_drafts(self._drafts.announced(verified.version))
         return verified
 
     def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:
@@ -238,6 +244,50 @@ class RelayVersions:
         payload = self.worker.memory.get(key, index)
         return payload if payload is not None else self.worker.ahead.get(key, index)
 
+    # ------------------------------------------------------------ what the learner sends before it has signed it
+
+    def draft_arrived(self, frame: ChunkFrame, now: float) -> str:
+        """Keep a chunk that came on the learner's link, of a version that is not announced.
+
+        Returns:
+            Why the link is to be closed; empty if it is not.
+        """
+        payload = frame.payload
+        return self._carry_out_drafts(
+            self._drafts.chunk_came(frame.version, frame.encoding_id, frame.index, len(payload), now), frame
+        )
+
+    def tick(self, now: float) -> None:
+        """Discard what has waited for its announcement for too long."""
+        self._carry_out_drafts(self._drafts.tick(now))
+
+    def _carry_out_drafts(self, commands: list[DraftCommand], frame: ChunkFrame | None = None) -> str:
+        refused = ""
+        for command in commands:
+            match command:
+                case OpenDraft(version=version, chunk_size_bytes=size):
+                    self._draft = DraftFile(self._store.draft_path, version, size)
+                case AppendChunk():
+                    assert frame is not None, "only a chunk that came is appended"
+                    assert self._draft is not None, "only an open draft is continued"
+                    self.worker.append_draft(self._draft, frame.payload)
+                case DiscardDraft(version=version, reason=reason):
+                    log.info("draft of a version discarded", version=version, reason=reason)
+                    assert self._draft is not None, "only an open draft is discarded"
+                    self.worker.discard_draft(self._draft)
+                    self._draft = None
+                case RefuseChunk(reason=reason):
+                    refused = reason
+                case _:
+                    assert_never(command)
+        return refused
+
+    def _take_draft(self, key: EncodingKey) -> DraftFile | None:
+        if key.encoding_id != KEYFRAME_ID or not self._drafts.take(key.version):
+            return None
+        draft, self._draft = self._draft, None
+        return draft
+
     # ------------------------------------------------------------ what the core asks
 
     def carry_out(self, action: BeginStore | FinishVersion | AnnounceHeld | ListChunks | AbandonVersion) -> None:
@@ -253,7 +303,7 @@ class RelayVersions:
                 assert hashes is not None, "only listed encodings are stored"
                 self._opening[key] = hashes
                 self._lists.pop(key, None)
-                self.worker.begin(key, verified, manifest, hashes)
+                self.worker.begin(key, verified, manifest, hashes, self._take_draft(key))
             case FinishVersion():
                 self.worker.finish(key)
             case AnnounceHeld():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.links.neighbours import EncodingKey
-from peer.relay.core import forwarding, reports
+from peer.relay.core import forwarding, origin, reports
 from peer.relay.core.pulling import pull, sources
 from peer.relay.core.state.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, GiveUp
 from peer.relay.core.state.chunk_set import ChunkSet
@@ -170,6 +170,8 @@ def store_ready(state: RelayState, event: StoreReady, now: float) -> None:
         if found.count:
             reports.report_to_neighbours(state, encoding)
         pull.watch(state, encoding, now)
+    if found.count and event.key in state.broadcasts:
+        origin.issue(state, now)
 
 
 def finish_if_complete(state: RelayState, encoding: EncodingState) -> bool:

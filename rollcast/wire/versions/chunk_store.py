@@ -6,6 +6,7 @@
     folder/{version}/{encoding}.data       complete
     folder/{version}/0.loading             a second name of the state while an engine loads it
     folder/{version}/0.new                 a state that is being made or copied; discarded after a restart
+    folder/draft                           a keyframe that the learner has not signed yet; discarded after a restart
 
 A version's **state** is held once its keyframe, encoding 0, is on disk, whether it was received or made from an older
 state and a delta. Every **encoding** on disk can be served to others; a keyframe that was made needs ``list_chunks``
@@ -50,7 +51,7 @@ from rollcast.wire.versions.materialise import Materialisation
 from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion, parse_announcement
 from rollcast.wire.versions.retention import Kept, Retention, surplus
 from rollcast.wire.versions.state_memory import BackgroundCopies
-from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
+from rollcast.wire.versions.stored_encoding import Draft, StoredEncoding, store_error
 
 __all__ = ["ChunkStore", "StoredEncoding"]
 
@@ -109,6 +110,7 @@ class ChunkStore:
         self._beginning: set[Version] = set()  # prune does not touch these, because begin may run in another thread
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self.draft_path.unlink(missing_ok=True)
             for version in self._versions_on_disk():
                 if memory_only:
                     shutil.rmtree(self._version_folder(version))
@@ -127,9 +129,19 @@ class ChunkStore:
             encoding.close()
         self._encodings.clear()
 
-    def begin(self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> StoredEncoding:
+    @property
+    def draft_path(self) -> Path:
+        """Return the name of the file that the caller may fill with a draft, for ``begin``."""
+        return self._folder / "draft"
+
+    def begin(
+        self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes, draft: Draft | None = None
+    ) -> StoredEncoding:
         """Return an encoding that is ready for chunks: an open one, one resumed by hashing what is on disk, or a new
         one.
+
+        Args:
+            draft: its beginning, which takes the place of what is on disk; its file is this store's from now on.
 
         Raises:
             MalformedMessage: ``chunk_list`` is not the signed one.
@@ -152,7 +164,7 @@ class ChunkStore:
                 memory_only=self._memory_only,
                 hash_states=self._hash_states,
             )
-            encoding.open_partial()
+            encoding.open_partial(draft)
             self._encodings[manifest.version, manifest.encoding_id] = encoding
         finally:
             self._beginning.discard(manifest.version)

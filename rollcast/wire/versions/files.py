@@ -23,6 +23,17 @@ def preallocate(descriptor: int, size_bytes: int) -> None:
         OSError: the disk is full or read-only.
     """
     os.ftruncate(descriptor, 0)
+    extend(descriptor, size_bytes)
+
+
+def extend(descriptor: int, size_bytes: int) -> None:
+    """Give a file its size as ``preallocate`` does, and keep the bytes that it has up to there.
+
+    Raises:
+        OSError: the disk is full or read-only.
+    """
+    if os.fstat(descriptor).st_size > size_bytes:
+        os.ftruncate(descriptor, size_bytes)
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
     except OSError as error:

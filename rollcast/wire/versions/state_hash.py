@@ -75,14 +75,15 @@ class PrefixHash:
         descriptor: a readable descriptor; the file may be written beyond what has been hashed, and the descriptor
         closed.
         size_bytes: the size of the whole file, which the file has already.
+        begun: the hash of its first bytes, if they were hashed before.
 
     Raises:
         OSError: the file cannot be mapped.
     """
 
-    def __init__(self, descriptor: int, size_bytes: int) -> None:
+    def __init__(self, descriptor: int, size_bytes: int, begun: StateHash | None = None) -> None:
         self._view = memoryview(mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ))
-        self._hash = StateHash(all_cores=size_bytes >= _SHARED_BYTES_LEAST)
+        self._hash = begun or StateHash(all_cores=size_bytes >= _SHARED_BYTES_LEAST)
 
     @property
     def done_bytes(self) -> int:

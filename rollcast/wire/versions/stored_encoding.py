@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage, StoreError
@@ -23,10 +24,25 @@ from rollcast.wire.versions.chunks import (
     chunk_list,
     new_bitmap,
 )
-from rollcast.wire.versions.files import preallocate, read_all, read_vector, write_vector
+from rollcast.wire.versions.files import extend, preallocate, read_all, read_vector, write_vector
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
-from rollcast.wire.versions.state_hash import LEAF_BYTES, PrefixHash
+from rollcast.wire.versions.state_hash import LEAF_BYTES, PrefixHash, StateHash
 from rollcast.wire.versions.state_memory import StateMemory, memory_for
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The beginning of a keyframe that was written before the encoding was known.
+
+    Args:
+        path: its file, on the disk of the store.
+        chunks: how many chunks, from the first on, were found equal to those of the signed list.
+        state_hash: the state hash of these chunks; None: not known.
+    """
+
+    path: Path
+    chunks: int
+    state_hash: StateHash | None
 
 
 class StoredEncoding:
@@ -85,8 +101,8 @@ class StoredEncoding:
 
     # ------------------------------------------------------------ opening, by the store
 
-    def open_partial(self) -> None:
-        """Preallocate the file, or resume with the verified chunks of an existing one.
+    def open_partial(self, draft: Draft | None = None) -> None:
+        """Preallocate the file, or resume with the verified chunks of an existing one, or of a draft.
 
         Raises:
             StoreError: the disk is full or read-only, or there is not enough memory.
@@ -94,6 +110,9 @@ class StoredEncoding:
         try:
             if self._memory_only:
                 self._hold(memory_for(self.manifest.size_bytes))
+                return
+            if draft is not None:
+                self._adopt(draft)
                 return
             exists = self._part_path.exists()
             self._open(self._part_path, os.O_RDWR | os.O_CREAT)
@@ -104,6 +123,15 @@ class StoredEncoding:
         except OSError as error:
             self.close()
             raise store_error(self._folder, error) from None
+
+    def _adopt(self, draft: Draft) -> None:
+        os.replace(draft.path, self._part_path)
+        self._open(self._part_path, os.O_RDWR)
+        extend(self._descriptor, self.manifest.size_bytes)
+        for index in range(draft.chunks):
+            bitmap_add(self.have, index)
+        if draft.state_hash is not None:
+            self._state_hash = PrefixHash(self._descriptor, self.manifest.size_bytes, draft.state_hash)
 
     def open_complete(self) -> bool:
         """Open the finished file. Returns False if there is none or its size is wrong.

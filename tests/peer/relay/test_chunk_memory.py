@@ -45,6 +45,14 @@ def test_memory_is_full_until_half_of_the_waiting_chunks_is_stored() -> None:
     assert full[12:] == [True] * 6 + [False] * 6
 
 
+def test_bytes_that_cannot_be_read_wait_for_the_disk_too() -> None:
+    memory = ChunkMemory(kept_bytes_most=0, unstored_bytes_most=10)
+    memory.count(11)
+    assert memory.full
+    memory.count(-11)
+    assert not memory.full
+
+
 def test_storing_an_unknown_chunk_does_nothing() -> None:
     memory = ChunkMemory(kept_bytes_most=100, unstored_bytes_most=10)
     memory.stored(KEY, [1])

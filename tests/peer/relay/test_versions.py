@@ -34,7 +34,7 @@ from peer.relay.versions import RelayVersions
 from rollcast.runtime.errors import BadSignature, MalformedMessage, WrongKey
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
-from rollcast.wire.links.frames import ChunkFrame
+from rollcast.wire.links.frames import NO_STRIPE, ChunkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.chunks import blake3_hash
@@ -162,6 +162,55 @@ def known(
 
 def finished(setup: Setup) -> list[tuple[int, int]]:
     return [(one.version, one.encoding_id) for one in setup.store.finished()]
+
+
+# ---------------------------------------------------------------- what comes before the announcement
+
+
+def ahead(published: Published, *indices: int, change: bytes = b"") -> list[ChunkFrame]:
+    """Return chunks as the learner sends them before it has signed the version."""
+    payloads = {index: memoryview(change or published.chunk(index)) for index in indices}
+    return [
+        ChunkFrame(published.version, KEYFRAME_ID, ChunkIndex(index), NO_STRIPE, payload)
+        for index, payload in payloads.items()
+    ]
+
+
+async def test_the_store_begins_with_what_the_learner_sent_ahead(tmp_path: Path) -> None:
+    async with working(tmp_path, "origin") as setup:
+        for frame in ahead(FIRST, 0, 1, 2):
+            assert setup.versions.draft_arrived(frame, 0.0) == ""
+            assert setup.versions.chunk(KEY, frame.index) is None, "it is served to no peer"
+        assert setup.announce(FIRST, announced=False, learner=LEARNERS) == [known(KEY, CHUNKS, holder=LEARNERS)]
+        setup.list_comes(FIRST)
+        setup.versions.carry_out(BeginStore(KEY))
+        assert await setup.next() == [StoreReady(KEY, ChunkSet(CHUNKS, range(3)).bitmap)]
+        assert not setup.store.draft_path.exists()
+
+
+async def test_what_was_sent_ahead_counts_for_nothing_if_other_bytes_are_signed(tmp_path: Path) -> None:
+    async with working(tmp_path, "origin") as setup:
+        (frame,) = ahead(FIRST, 0, change=bytes(CHUNK_BYTES))
+        setup.versions.draft_arrived(frame, 0.0)
+        setup.announce(FIRST, announced=False, learner=LEARNERS)
+        setup.list_comes(FIRST)
+        setup.versions.carry_out(BeginStore(KEY))
+        assert await setup.next() == [StoreReady(KEY, ChunkSet(CHUNKS).bitmap)]
+        assert not setup.store.draft_path.exists()
+
+
+async def test_what_is_not_announced_is_deleted(tmp_path: Path) -> None:
+    async with working(tmp_path, "origin") as setup:
+        for frame in ahead(FIRST, 0, 1):
+            setup.versions.draft_arrived(frame, 0.0)
+        assert setup.versions.draft_arrived(ahead(FIRST, 3)[0], 0.0) != "", "the link is closed"
+        setup.versions.draft_arrived(ahead(FIRST, 0)[0], 0.0)
+        setup.versions.tick(1000.0)
+        assert setup.versions.draft_arrived(ahead(FIRST, 1)[0], 1000.0) == ""
+        setup.announce(SECOND)
+        await setup.receive(SECOND)
+        assert not setup.store.draft_path.exists()
+        assert setup.completed == [2]
 
 
 # ---------------------------------------------------------------- announcements and lists

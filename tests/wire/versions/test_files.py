@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.wire.versions.files import preallocate, read_all, read_vector, write_all, write_vector
+from rollcast.wire.versions.files import extend, preallocate, read_all, read_vector, write_all, write_vector
 
 
 def test_a_file_gets_its_size_and_takes_bytes_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +58,12 @@ def test_a_vector_is_whole_although_the_system_stops_in_the_middle(
             read_vector(descriptor, views, 6)
     finally:
         os.close(descriptor)
+
+
+def test_a_file_that_is_extended_keeps_its_bytes(tmp_path: Path) -> None:
+    for before, size_bytes in ((b"0123456789", 15), (b"0123456789", 4)):
+        path = tmp_path / str(size_bytes)
+        path.write_bytes(before)
+        with path.open("r+b") as file:
+            extend(file.fileno(), size_bytes)
+        assert path.read_bytes() == (before + bytes(15))[:size_bytes]

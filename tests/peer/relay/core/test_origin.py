@@ -15,10 +15,12 @@ from peer.relay.core.state.events import (
     BroadcastStarted,
     ChunkSent,
     CreditReceived,
+    EncodingKnown,
     HaveReceived,
     LinkDown,
     LinkId,
     RequestReceived,
+    StoreReady,
     VersionsRemoved,
     WantReceived,
 )
@@ -67,6 +69,15 @@ def test_chunks_go_to_the_roots_in_turn_and_only_a_few_wait_at_the_origin() -> N
     assert (owned(steps, A), owned(steps, B)) == ([0, 2], [1, 3])
     assert steps.sent(A) == [push(A, 2, A)]
     assert owned(steps, A) == [0, 2, 4]
+
+
+def test_chunks_that_the_store_has_found_are_given_out_at_once() -> None:
+    steps = Steps("origin")
+    steps.tell(plan(neighbour("a"), stripes={A: ("a",)}))
+    steps.up(A, "a")
+    steps.tell(EncodingKnown(KEY, 4, CHUNK_BYTES, announced=False, listed=True))
+    assert start(steps) == []
+    assert chunks_sent(steps.tell(StoreReady(KEY, bitmap(4, 0, 1)))) == [(A, 0)]
 
 
 def test_chunks_are_given_out_in_order_as_they_arrive() -> None:
