@@ -10,6 +10,7 @@ import numpy as np
 
 from bench.broadcast.materialise import written_bytes
 from learner.config import PublishConfig
+from learner.publishing.growth import Unsigned
 from learner.publishing.prepared import Prepared
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import RetainedVersions
@@ -56,6 +57,9 @@ def learner_written_ratio(size_bytes: int = 16 << 20, share: float = _CHANGED_SH
 
 class _Nowhere:
     async def push(self, prepared: Prepared) -> None:
+        return
+
+    async def send_ahead(self, unsigned: Unsigned) -> None:
         return
 
 

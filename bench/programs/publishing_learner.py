@@ -32,6 +32,9 @@ class _Nowhere:
     async def push(self, prepared: Any) -> None:
         return
 
+    async def send_ahead(self, unsigned: Any) -> None:
+        return
+
 
 async def _announce(_: pb.VersionAnnouncement) -> bool:
     return True

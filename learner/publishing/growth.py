@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from rollcast.wire.ids import Version
+from rollcast.wire.versions.chunks import BytesLike, chunk_count
 from rollcast.wire.versions.tensors import TensorSpec
 
 Progress = Callable[[int], None]
@@ -60,6 +64,11 @@ class Growth:
         self._error: Exception | None = None
         self._changed = threading.Condition()
 
+    @property
+    def written_bytes(self) -> int:
+        """Return how many bytes, from the beginning, are written."""
+        return self._written_bytes
+
     def reached(self, written_bytes: int) -> None:
         """Note that so many bytes, from the beginning, are written."""
         with self._changed:
@@ -102,3 +111,34 @@ class Growth:
             self._changed.wait_for(lambda: self._written_bytes >= until_bytes or self._error is not None)
             if self._written_bytes < until_bytes and self._error is not None:
                 raise self._error
+
+
+@dataclass(frozen=True, slots=True)
+class Unsigned:
+    """A keyframe that is not signed yet, whose chunks can be sent as they are written.
+
+    Args:
+        growth: how many of the state's bytes are written.
+    """
+
+    version: Version
+    state: BytesLike
+    chunk_size_bytes: int
+    growth: Growth
+
+    @property
+    def chunk_count(self) -> int:
+        """Return how many chunks the keyframe has."""
+        return chunk_count(len(self.state), self.chunk_size_bytes)
+
+    async def chunk(self, index: int) -> memoryview:
+        """Return the bytes of a chunk once they are written.
+
+        Raises:
+            Exception: the error of the writer.
+        """
+        start = index * self.chunk_size_bytes
+        stop = min(start + self.chunk_size_bytes, len(self.state))
+        if self.growth.written_bytes < stop:
+            await asyncio.to_thread(self.growth.wait, stop)
+        return memoryview(self.state)[start:stop]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from learner.kill_points import kill_point
+from learner.publishing.growth import Unsigned
 from learner.publishing.push import Held, Output, Push, PushFailed, SendChunk, SendMessage
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.wire.identity.tls import TlsCredentials
@@ -17,6 +18,7 @@ from rollcast.wire.links.handshake import LinkLimits
 from rollcast.wire.links.stream import LinkStream
 from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.records import KEYFRAME_ID
 
 STALL_TIMEOUT_S = 15.0  # seconds without progress after which the link counts as broken
 LIMITS = LinkLimits(write_timeout_s=STALL_TIMEOUT_S)
@@ -38,7 +40,8 @@ class OriginLink:
         self._push: Push | None = None
         self._chunk: ChunkOf | None = None
         self._asked: dict[tuple[Version, EncodingId, ChunkIndex], None] = {}  # in order, each sent once
-        self._sending = False
+        self._idle = asyncio.Event()  # set unless a chunk that was given to the stream has not left
+        self._idle.set()
         self._moved_s = 0.0  # when the push last made progress
         self._finished: asyncio.Future[str] | None = None  # why the push failed; empty: it did not
         self._broken = ""
@@ -82,7 +85,8 @@ class OriginLink:
         try:
             self._carry_out(push.start())
             while not self._finished.done():
-                left_s = STALL_TIMEOUT_S if self._sending else self._moved_s + STALL_TIMEOUT_S - self._loop.time()
+                since_s = self._moved_s if self._idle.is_set() else self._loop.time()
+                left_s = since_s + STALL_TIMEOUT_S - self._loop.time()
                 if left_s <= 0:
                     raise LinkBroken("the origin sends nothing")
                 await asyncio.wait((self._finished,), timeout=left_s)
@@ -91,6 +95,22 @@ class OriginLink:
         finally:
             self._push = self._chunk = self._finished = None
             self._asked.clear()
+
+    async def send_ahead(self, unsigned: Unsigned) -> None:
+        """Send the chunks of a keyframe in order while they are written; it may be cancelled at any time.
+
+        The origin keeps them for the push of the version. It does not answer, and reads as fast as it can store them.
+
+        Raises:
+            LinkBroken: the link ended, or its other end took no bytes for too long.
+            Exception: the error of the writer.
+        """
+        for index in range(unsigned.chunk_count):
+            payload = await unsigned.chunk(index)
+            await self._idle.wait()  # the stream ends the link, and so this wait, if no bytes are taken
+            if self._broken:
+                raise LinkBroken(self._broken)
+            self._send(unsigned.version, KEYFRAME_ID, ChunkIndex(index), payload)
 
     async def close(self) -> None:
         """Close the link once its written bytes have left, after two seconds at the latest."""
@@ -117,11 +137,12 @@ class OriginLink:
 
     def drained(self) -> None:
         self._moved_s = self._loop.time()
-        self._sending = False
+        self._idle.set()
         self._send_next()
 
     def closed(self, reason: str, code: str) -> None:
         self._broken = f"{code} {reason}".strip()
+        self._idle.set()
         self._finish(self._broken)
 
     # ------------------------------------------------------------- inside
@@ -140,13 +161,16 @@ class OriginLink:
         self._send_next()
 
     def _send_next(self) -> None:
-        if self._sending or not self._asked or self._push is None or self._chunk is None:
+        if not self._idle.is_set() or not self._asked or self._push is None or self._chunk is None:
             return
         version, encoding_id, index = key = next(iter(self._asked))
         del self._asked[key]
         payload = self._chunk(version, encoding_id, index)
-        self._sending = True
         kill_point("pushing")
+        self._send(version, encoding_id, index, payload)
+
+    def _send(self, version: Version, encoding_id: EncodingId, index: ChunkIndex, payload: BytesLike) -> None:
+        self._idle.clear()
         self._stream.send_chunk(encode_chunk(version, encoding_id, index, payload))
 
     def _finish(self, reason: str) -> None:

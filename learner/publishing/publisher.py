@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Protocol
 
@@ -14,20 +14,20 @@ import structlog
 from learner.config import PublishConfig
 from learner.kill_points import kill_point
 from learner.publishing.encodings import Encoded, cut_up, encode
-from learner.publishing.growth import Wait, unheeded
+from learner.publishing.growth import Unsigned, Wait, unheeded
 from learner.publishing.mapped_files import hash_of
 from learner.publishing.origin_link import LinkBroken, OriginLink
 from learner.publishing.prepared import Prepared
 from learner.publishing.push import Push
 from learner.publishing.versions import BASE_VERSION, Freezing, FrozenSnapshot, RetainedVersions
 from rollcast.policy.snapshot import Snapshot
-from rollcast.runtime.errors import CheckpointError, Unreachable
+from rollcast.runtime.errors import CheckpointError, RollcastError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.chunks import BytesLike
+from rollcast.wire.versions.chunks import BytesLike, chunk_size_for
 from rollcast.wire.versions.records import (
     KEYFRAME_ID,
     PREVIOUS_ID,
@@ -57,6 +57,15 @@ class Origin(Protocol):
 
         Raises:
             RollcastError: the push failed.
+        """
+
+    async def send_ahead(self, unsigned: Unsigned) -> None:
+        """Send the chunks of a keyframe that is not signed yet as they are written, until cancelled.
+
+        What does not arrive is pushed later.
+
+        Raises:
+            Exception: the error of the writer.
         """
 
 
@@ -116,8 +125,9 @@ class Publisher:
         return dict(self._stages_s)
 
     @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        started_s = time.monotonic()
+    def _stage(self, name: str, *, since_s: float | None = None) -> Iterator[None]:
+        """Measure a stage, from now on or from an earlier moment."""
+        started_s = time.monotonic() if since_s is None else since_s
         yield
         self._stages_s[name] = round(time.monotonic() - started_s, 3)
 
@@ -163,11 +173,41 @@ class Publisher:
             RollcastError: disk, origin or coordinator failed.
         """
         started_s = time.monotonic()
-        prepared = await asyncio.to_thread(self.prepare, version, snapshot)
+        begun, unsigned = await asyncio.to_thread(self._begin, version, snapshot)
+        async with self._sent_ahead(unsigned):
+            prepared = await asyncio.to_thread(self.prepare, version, begun)
         on_kept()
         if prepared is not None:
-            await self._hand_over(prepared)
+            await self._hand_over(prepared, pushed_since_s=started_s if unsigned is not None else None)
         return time.monotonic() - started_s
+
+    def _begin(self, version: Version, frozen: Snapshot | Freezing) -> tuple[Snapshot, Unsigned | None]:
+        """Begin to write a snapshot; also return its keyframe if that is what the origin will ask for.
+
+        A version of which a delta is made is sent as a delta, and one that was signed before is not sent ahead.
+        """
+        new = self._known_hash(version) is None and version > self._newest_announced and not self._diverged
+        ahead = new and PREVIOUS_ID not in self._bases(version)
+        snapshot = frozen.begin() if isinstance(frozen, Freezing) else frozen
+        if not ahead or not isinstance(snapshot, FrozenSnapshot):
+            return snapshot, None
+        chunk_size_bytes = self._config.chunk_size_bytes or chunk_size_for(len(snapshot.state_bytes))
+        return snapshot, Unsigned(version, snapshot.state_bytes, chunk_size_bytes, snapshot.growth)
+
+    @asynccontextmanager
+    async def _sent_ahead(self, unsigned: Unsigned | None) -> AsyncIterator[None]:
+        """Send a keyframe's chunks to the origin while the body runs."""
+        if unsigned is None:
+            yield
+            return
+        sending = asyncio.create_task(self._origin.send_ahead(unsigned), name=f"send version {unsigned.version} ahead")
+        try:
+            yield
+        finally:
+            sending.cancel()
+            (ended,) = await asyncio.gather(sending, return_exceptions=True)
+            if isinstance(ended, Exception):
+                raise ended
 
     async def publish_kept(self, until: int) -> None:
         """Publish the versions up to ``until`` that an earlier life of this learner kept but did not announce.
@@ -178,12 +218,12 @@ class Publisher:
         for version in [kept for kept in self._retained.versions() if self._newest_announced < kept <= until]:
             await self._hand_over(await asyncio.to_thread(self._prepared_before, version))
 
-    async def _hand_over(self, prepared: Prepared) -> None:
+    async def _hand_over(self, prepared: Prepared, *, pushed_since_s: float | None = None) -> None:
         version = prepared.signed.version
         if version <= self._newest_announced:
             return
         started_s = time.monotonic()
-        with self._stage("push"):
+        with self._stage("push", since_s=pushed_since_s):
             await self._origin.push(prepared)
         kill_point("pushed")
         await self._announce(prepared.signed.announcement)
@@ -443,6 +483,16 @@ class OriginPusher:
                     _log.warning("link to the origin broken", version=version, reason=str(error))
                     await self.close()
                 await asyncio.sleep(delay_s)
+
+    async def send_ahead(self, unsigned: Unsigned) -> None:
+        """Send the chunks of a keyframe before it is signed, until cancelled; what fails is left to the push."""
+        try:
+            if self._link is None:
+                self._link = await self._connect()
+            await self._link.send_ahead(unsigned)
+        except (LinkBroken, RollcastError) as error:
+            _log.info("version not sent before it is signed", version=unsigned.version, reason=str(error))
+            await self.close()
 
     async def close(self) -> None:
         """Close the link, if one is open."""

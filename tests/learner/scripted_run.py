@@ -373,6 +373,8 @@ class ScriptedOrigin:
         self.authority = authority
         self.role = role
         self.versions: dict[int, Received] = {}
+        self.ahead: dict[int, dict[int, bytes]] = {}  # chunks of versions that are not announced
+        self.came_ahead: set[int] = set()  # versions of which such chunks came
         self.held: list[int] = []
         self.links = 0
         self.chunks_received = 0
@@ -425,16 +427,26 @@ class ScriptedOrigin:
                 received = self.versions[message.chunk_list.version]
                 received.verified.keyframe.check_chunk_list(message.chunk_list.hashes)
                 received.hashes = message.chunk_list.hashes
+                for index, payload in self.ahead.pop(received.verified.version, {}).items():
+                    with suppress(RollcastError):
+                        check_chunk(received.hashes, index, payload)
+                        received.chunks[index] = payload
             case "have":
                 assert message.have.complete
                 received = self.versions[message.have.version]
+                if received.complete:
+                    return [self._hold(received)]
                 missing = [index for index in range(message.have.chunk_count) if index not in received.chunks]
                 return [pb.LinkMessage(request=pb.Request(version=message.have.version, indices=missing))]
         return []
 
     def chunk(self, frame: ChunkFrame) -> list[pb.LinkMessage]:
-        received = self.versions[frame.version]
         assert frame.stripe == NO_STRIPE
+        received = self.versions.get(frame.version)
+        if received is None:
+            self.came_ahead.add(frame.version)
+            self.ahead.setdefault(frame.version, {})[frame.index] = bytes(frame.payload)
+            return []
         check_chunk(received.hashes, frame.index, frame.payload)
         assert frame.index not in received.chunks, "an unrequested chunk"
         received.chunks[frame.index] = bytes(frame.payload)

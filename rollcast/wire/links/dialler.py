@@ -102,7 +102,8 @@ class LinkDialler:
                 await self._empty.wait()
         except TimeoutError:
             pass  # closing the session cuts the rest
-        await self._session.close()
+        finally:
+            await self._session.close()  # also if the wait is cancelled
 
     async def _upgraded(self, peer_id: PeerId, address: str) -> tuple[LinkStream, Caller]:
         response = await self._answer(peer_id, address)

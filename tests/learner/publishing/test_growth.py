@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
-from learner.publishing.growth import Growth, Progress, Write, nothing_left
+from learner.publishing.growth import Growth, Progress, Unsigned, Write, nothing_left
 from rollcast.runtime.errors import RunFolderError
+from rollcast.wire.ids import Version
 from rollcast.wire.versions.tensors import tensor_table
 
 TENSORS = tensor_table([("one", "uint8", (10,)), ("two", "uint8", (20,))])
@@ -70,3 +72,25 @@ def test_a_writer_that_is_held_back_stays_close_to_the_reader() -> None:
     growth.hold_back(None)
     writing.join(10.0)
     assert written == [10, 20, 30, 40, 50]
+
+
+async def test_a_chunk_comes_once_it_is_written() -> None:
+    growth, state = Growth(), bytes(range(25))
+    unsigned = Unsigned(Version(3), state, 10, growth)
+    assert unsigned.chunk_count == 3
+    waiting = asyncio.create_task(unsigned.chunk(0))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    growth.reached(25)
+    assert await waiting == state[:10]
+    assert await unsigned.chunk(2) == state[20:]
+
+
+async def test_a_chunk_that_is_never_written_raises_the_writers_error() -> None:
+    growth = Growth()
+    growth.reached(10)
+    growth.failed(OSError("disk full"))
+    unsigned = Unsigned(Version(3), bytes(25), 10, growth)
+    assert await unsigned.chunk(0) == bytes(10)
+    with pytest.raises(OSError, match="disk full"):
+        await unsigned.chunk(1)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from learner.publishing import origin_link
+from learner.publishing.growth import Growth, Unsigned
 from learner.publishing.origin_link import LinkBroken, OriginLink
 from learner.publishing.push import Push
 from rollcast.runtime.errors import WrongKey
@@ -83,6 +84,64 @@ async def test_chunks_of_all_encodings_go_once_in_the_order_they_were_asked_for(
             await link.push(push(), chunk)
     expected = ["announcement", "chunk_list", "have", *((0, index, 40_000) for index in range(12)), (1, 0, 500)]
     assert origin.got == expected * 2
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+
+
+def unsigned(growth: Growth) -> Unsigned:
+    return Unsigned(VERSION, bytes(100_000), 40_000, growth)
+
+
+async def test_an_unsigned_keyframe_goes_ahead_as_it_is_written(origin: PuppetOrigin) -> None:
+    growth = Growth()
+    async with await connect(origin) as link:
+        sending = asyncio.create_task(link.send_ahead(unsigned(growth)))
+        growth.reached(80_000)
+        await until(lambda: len(origin.got) == 2)
+        assert origin.got == [(0, 0, 40_000), (0, 1, 40_000)]
+        growth.reached(100_000)
+        await sending
+        origin.answers, origin.needed = [request(1, 0)], 0
+        await until(lambda: len(origin.got) == 3)
+        origin.needed = 1
+        await link.push(push(), chunk)
+    assert origin.got[2:] == [(0, 2, 20_000), "announcement", (1, 0, 500)]
+
+
+async def test_sending_ahead_can_be_cancelled_at_any_time(origin: PuppetOrigin) -> None:
+    growth = Growth()
+    async with await connect(origin) as link:
+        sending = asyncio.create_task(link.send_ahead(unsigned(growth)))
+        growth.reached(50_000)
+        await until(lambda: origin.got)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        origin.answers, origin.needed = [request(1, 0)], 1
+        await link.push(push(), chunk)
+        growth.reached(100_000)  # a thread waits for it
+    assert origin.got == [(0, 0, 40_000), "announcement", (1, 0, 500)]
+
+
+async def test_sending_ahead_ends_with_the_link_and_with_the_writer(origin: PuppetOrigin) -> None:
+    async with await connect(origin) as link:
+        origin.stream.close("no room", "RC401")
+        with pytest.raises(LinkBroken, match="no room"):
+            await link.send_ahead(Unsigned(VERSION, bytes(10_000_000), 40_000, written(10_000_000)))
+    await origin.stop()
+    async with await connect(origin) as link:
+        failed = Growth()
+        failed.failed(OSError("disk full"))
+        with pytest.raises(OSError, match="disk full"):
+            await link.send_ahead(unsigned(failed))
+
+
+def written(size_bytes: int) -> Growth:
+    growth = Growth()
+    growth.reached(size_bytes)
+    return growth
 
 
 async def test_a_link_to_a_silent_origin_is_closed(origin: PuppetOrigin, monkeypatch: pytest.MonkeyPatch) -> None:

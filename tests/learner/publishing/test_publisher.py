@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -368,8 +371,14 @@ async def test_an_epoch_begins_with_a_keyframe_on_top_of_the_newest_version(tmp_
     assert first.record.parent_hash == newest_before.record_hash
 
 
-def freezing(bench: Bench, version: int, fail_at: int = -1, data: bytes | None = None) -> Freezing:
-    """Return a snapshot whose tensors are written one after the other; the write of one may fail."""
+def freezing(
+    bench: Bench, version: int, fail_at: int = -1, data: bytes | None = None, wait: Callable[[], object] = lambda: True
+) -> Freezing:
+    """Return a snapshot whose tensors are written one after the other; the write of one may fail.
+
+    Args:
+        wait: the second tensor is written once this returns True, after ten seconds at the latest.
+    """
     if data is None:
         data = bytes(snapshot(0).state_bytes)
         data = changed(data) if version else data
@@ -381,6 +390,9 @@ def freezing(bench: Bench, version: int, fail_at: int = -1, data: bytes | None =
             with path.open("r+b", buffering=0) as file:
                 for part in range(4):
                     time.sleep(0.02)
+                    end_s = time.monotonic() + 10.0
+                    while part and not wait() and time.monotonic() < end_s:
+                        time.sleep(0.002)
                     if part == fail_at:
                         raise OSError(errno.ENOSPC, "No space left on device")
                     file.write(data[part * quarter : (part + 1) * quarter])
@@ -417,6 +429,52 @@ async def test_a_version_is_encoded_while_it_is_written(world: World, tmp_path: 
     await bench.pusher.close()
 
 
+async def test_a_keyframe_is_sent_while_it_is_written_and_a_delta_is_not(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), freezing(bench, 0, wait=lambda: world.origin.came_ahead))
+    assert world.origin.came_ahead == {0}
+    await bench.publisher.publish(Version(1), freezing(bench, 1))
+    assert world.origin.held == bench.announced == [0, 1]
+    await bench.publisher.publish(Version(1), freezing(bench, 1))
+    await bench.publisher.publish(Version(2), snapshot(2))  # no delta is short enough, which is not known before
+    assert world.origin.came_ahead == {0}
+    await bench.pusher.close()
+
+
+async def test_a_link_that_breaks_ahead_of_the_signature_costs_only_that(world: World, tmp_path: Path) -> None:
+    world.origin.break_after = [1]
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), freezing(bench, 0, wait=lambda: world.origin.came_ahead))
+    assert world.origin.links == 2
+    assert world.origin.versions[0].state == snapshot(0).state_bytes
+    assert bench.announced == [0]
+    await bench.pusher.close()
+
+
+async def test_other_bytes_that_were_sent_ahead_are_sent_again(world: World, tmp_path: Path) -> None:
+    world.origin.ahead[0] = dict.fromkeys(range(3), b"of an earlier life")
+    bench = Bench(world, tmp_path)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    assert world.origin.versions[0].state == snapshot(0).state_bytes
+    await bench.pusher.close()
+
+
+async def test_a_publication_is_cancelled_while_it_is_sent_ahead(world: World, tmp_path: Path) -> None:
+    bench = Bench(world, tmp_path)
+    written = threading.Event()
+    frozen = freezing(bench, 0, wait=written.is_set)
+    publishing = asyncio.create_task(bench.publisher.publish(Version(0), frozen))
+    async with asyncio.timeout(10.0):
+        while not world.origin.came_ahead:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    publishing.cancel()
+    written.set()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    assert not world.origin.held
+    await bench.pusher.close()
+
+
 async def test_with_one_state_in_memory_a_step_spends_the_state_before(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,3 +503,4 @@ async def test_a_version_that_cannot_be_written_is_not_published(world: World, t
     with pytest.raises(RunFolderError, match="No space left"):
         await bench.publisher.publish(Version(0), freezing(bench, 0, fail_at=2))
     assert (bench.announced, bench.retained.versions(), named(tmp_path, ".*.tmp")) == ([], [], [])
+    await bench.pusher.close()

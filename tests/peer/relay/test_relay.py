@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from learner.publishing.growth import Growth, Unsigned
+from learner.publishing.origin_link import OriginLink
 from peer.links.gate import NetworkGate
 from peer.links.stream_link import StreamLink
 from peer.links.transport import Link
@@ -21,7 +23,7 @@ from peer.relay.core.state.actions import Action
 from peer.relay.core.state.events import Event
 from peer.relay.relay import tick_pause_s
 from peer.transports.transports import Transports
-from rollcast.runtime.errors import RollcastError, WrongKey
+from rollcast.runtime.errors import MalformedMessage, RollcastError, WrongKey
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import PeerId, RunId, StripeId
 from rollcast.wire.links.frames import ChunkFrame
@@ -30,7 +32,7 @@ from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.links.link_run import LinkRun
 from tests.peer.mirrors.mirror_server import mirror_server
-from tests.peer.relay.relay_world import Member, Puppet, disk_full, relay_world, until
+from tests.peer.relay.relay_world import Member, Puppet, World, disk_full, relay_world, until
 from tests.peer.versions import CHUNK_BYTES, CHUNKS, Published
 
 STRIPE = StripeId(1)
@@ -524,6 +526,74 @@ async def test_nothing_is_read_while_the_disk_is_behind(tmp_path: Path, monkeypa
         await until(lambda: sorted(told[2:]) == ["origin goes on", "peer goes on"])
         world.announce(published)
         await until(lambda: a.completed)
+
+
+# ---------------------------------------------------------------- before the signature
+
+
+async def send_ahead(world: World, published: Published, state: bytes = b"") -> None:
+    """Send all chunks of a version as the learner does before it has signed it."""
+    origin, growth = world.members["origin"], Growth()
+    growth.reached(len(published.state))
+    credentials = world.run.credentials(world.learner.peer_id, "learner")
+    link = await OriginLink.connect(origin.address, origin.peer_id, run_id=world.run.run_id, credentials=credentials)
+    async with link:
+        await link.send_ahead(Unsigned(published.version, state or published.state, CHUNK_BYTES, growth))
+
+
+async def test_a_version_that_came_before_its_signature_is_not_sent_again(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin", link={"relay_on_arrival": True})
+        a, b = await world.add("a", "b")
+        await world.plan(origin, a, b)
+        published = world.published(0)
+        await send_ahead(world, published)
+        await until(origin.store.draft_path.exists)
+        assert origin.store.get(0) is None, "nothing is believed"
+        assert a.relay.bytes_received(0) == b.relay.bytes_received(0) == 0, "no peer hears of it"
+        await world.publish(published)
+        await until(lambda: all_hold([a, b], 0))
+        assert origin.relay.bytes_received(0) == 0, "after the announcement"
+        assert origin.state(0) == a.state(0) == published.state
+
+
+async def test_other_bytes_than_were_signed_are_received_anew(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        published = world.published(0)
+        wrong = published.state[: 3 * CHUNK_BYTES] + bytes(len(published.state) - 3 * CHUNK_BYTES)
+        await send_ahead(world, published, wrong)
+        await world.publish(published)
+        assert origin.state(0) == published.state
+        assert origin.relay.bytes_received(0) == len(published.state) - 3 * CHUNK_BYTES
+
+
+async def test_an_origin_that_restarts_receives_the_version_anew(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        published = world.published(0)
+        await send_ahead(world, published)
+        await until(origin.store.draft_path.exists)
+        await origin.restart()
+        assert not origin.store.draft_path.exists()
+        await world.publish(published)
+        assert origin.state(0) == published.state
+        assert origin.relay.bytes_received(0) == len(published.state)
+
+
+async def test_only_the_learner_sends_ahead_and_in_order(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        published = world.published(0)
+        peer, learner = await world.puppet(), await world.puppet("learner")
+        peer.send_chunks(await peer.dial(origin.peer_id, origin.address), published, range(3))
+        learner.send_chunks(await learner.dial(origin.peer_id, origin.address), published, [0, 2])
+        await until(lambda: learner.closed)
+        assert learner.closed[0][1] == MalformedMessage.code
+        await until(lambda: not origin.store.draft_path.exists())
+        assert not peer.closed
+        await world.publish(published)
+        assert origin.state(0) == published.state
 
 
 # ---------------------------------------------------------------- who may do what
