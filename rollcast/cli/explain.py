@@ -1,4 +1,7 @@
-"""`rollcast explain`, `replay` and `why`: show what happened in a run, from the records of its coordinator."""
+"""`rollcast explain`, `replay` and `why`: show what happened in a run, from the records of its coordinator.
+
+`explain` also shows what an error's code or an exit status means, for which it needs no run.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
 from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import LATEST_RUN, Json
+from rollcast.cli.start.error_page import heading_asked, section
 from rollcast.runtime.run_folder import RunFolder, no_run
 
 if TYPE_CHECKING:
@@ -28,21 +33,26 @@ DIFFERENT = 1  # exit status of a replay with a different decision
 
 
 def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = False) -> int:
-    """Show the history of one rollout, lease, prompt group, peer, version or step.
+    """Show the history of one rollout, lease, prompt group, peer, version or step; or what an error means.
 
     Parameters
     ----------
     words
         What to explain: `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8`, `peer NAME` or a peer's id.
         Leases and steps count from 1; leases of a restarted coordinator are written `2.17`.
+        Without a run: an error's code, `RC302`, or an exit status, `status 77`.
     run_folder
         The coordinator's run folder. The run may still be running.
     json_output
         Print one JSON object.
     """
+    subject = " ".join(words)
+    heading = heading_asked(subject)
+    if heading is not None:
+        return _print_section(section(heading), json_output)
     from coordinator.stores.story import story_of
 
-    story = story_of(RunFolder(run_folder), " ".join(words))
+    story = story_of(RunFolder(run_folder), subject)
     if json_output:
         print(json.dumps(asdict(story), indent=2))
         return 0
@@ -55,6 +65,17 @@ def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = Fals
     _print_lines(console, story.lines)
     if figures:
         _print_figures(console, figures, story.names)
+    return 0
+
+
+def _print_section(text: str, json_output: bool) -> int:
+    heading, _, body = text.partition("\n")
+    if json_output:
+        print(json.dumps({"subject": heading, "text": body.strip()}, indent=2))
+        return 0
+    console = Console()
+    console.print(f"[bold]{heading}[/bold]")
+    console.print(Markdown(body))
     return 0
 
 

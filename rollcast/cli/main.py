@@ -81,7 +81,10 @@ _COMMANDS = {
         "report": ("run.report:report", "Write a report on a run as one HTML file."),
     },
     "Find out what happened": {
-        "explain": ("explain:explain", "Show the history of a rollout, lease, peer, version or step."),
+        "explain": (
+            "explain:explain",
+            "Show the history of a rollout, lease, peer, version or step, or what an error means.",
+        ),
         "why": ("explain:why", "Break down the learner's wall time by cause and by the peers it waited for."),
         "replay": ("explain:replay", "Replay a run's flight record and check that every decision is the same."),
         "audit": ("trust.audit:audit", "Replay the evidence against peers, and check that each verdict is the same."),

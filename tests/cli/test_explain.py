@@ -44,6 +44,17 @@ async def test_explain_writes_names_and_sentences_where_json_has_ids(
     assert json.loads(capsys.readouterr().out)["facts"]["rollouts_by_peer"] == {test_story.work.PEER: 2}
 
 
+def test_explain_shows_what_an_error_means_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain("RC302", run_folder=tmp_path / "none") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("RC302 WrongKey\n")
+    assert "What to do." in shown
+    assert explain("status", "77", run_folder=tmp_path / "none", json_output=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["subject"] == "Exit status 77"
+    assert "RC302" in told["text"]
+
+
 async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await test_wall_time.a_run(RunFolder(tmp_path).ledger)
     assert why(tmp_path) == 0

@@ -150,7 +150,7 @@ def _ended(status: int, log_file: Path) -> RollcastError:
     return ProcessFailed(
         f"the peer ended with status {status}" + (f" ({meaning})" if meaning else ""),
         cause="\n".join(said),
-        fix=f"docs/errors.md has a section on exit status {status}; `rollcast peer logs` has the whole log",
+        fix=f"`rollcast explain status {status}` tells what it means; `rollcast peer logs` has the whole log",
     )
 
 

@@ -170,6 +170,6 @@ def _screen(checked: CheckResult) -> str:
         "",
         "This machine is fit."
         if not errors
-        else f"This machine is not fit: {counted}. docs/errors.md has a section on each code.",
+        else f"This machine is not fit: {counted}. `rollcast explain CODE` tells more of each.",
     ]
     return "\n".join(lines)
