@@ -23,6 +23,7 @@ async def be_router() -> None:
 
 async def be_machine() -> None:
     router = PcpRouter(NONCE)
+    await asyncio.to_thread(sys.stdin.readline)  # until the router answers
     print((await router.map_ports([(7420, 7420)], 3600)).ports, flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await router.unmap([(7420, 7420)])

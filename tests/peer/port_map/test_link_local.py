@@ -63,7 +63,7 @@ def told(process: subprocess.Popen[str], line: str = "") -> str:
 def test_a_pinhole_is_opened_and_closed_at_the_router_of_the_default_route() -> None:
     with started(ROUTER, "router") as router, started(MACHINE, "machine") as machine:
         assert told(router) == "ready"
-        assert told(machine) == "((7420, 7420),)"
+        assert told(machine, "\n") == "((7420, 7420),)"
         assert told(router, "\n") == "[7420]"
         assert told(machine, "\n") == ""  # it has ended
         assert told(router, "\n") == "[]"
