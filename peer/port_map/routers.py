@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
@@ -38,7 +39,29 @@ class Router(Protocol):
         """
 
 
-class NatPmpRouter:
+class _DatagramRouter(ABC):
+    """A router that is asked over UDP, by a client that is open for one round of requests."""
+
+    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
+        """See NatPmp and Pcp."""
+        async with self._client() as client:
+            return await client.map_ports(ports, lease_s)
+
+    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
+        """See NatPmp and Pcp."""
+        async with self._client() as client:
+            await client.unmap([inside for inside, _ in ports])
+
+    @abstractmethod
+    def _client(self) -> AbstractAsyncContextManager[NatPmp | Pcp]:
+        """Return the client to open.
+
+        Raises:
+            Unreachable: there is no router to ask.
+        """
+
+
+class NatPmpRouter(_DatagramRouter):
     """A router that is asked over NAT-PMP.
 
     Args:
@@ -48,16 +71,6 @@ class NatPmpRouter:
     def __init__(self, router: str = "", **options: Any) -> None:
         self._router = router
         self._options = options
-
-    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """See NatPmp."""
-        async with self._client() as client:
-            return await client.map_ports(ports, lease_s)
-
-    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
-        """See NatPmp."""
-        async with self._client() as client:
-            await client.unmap([inside for inside, _ in ports])
 
     def _client(self) -> AbstractAsyncContextManager[NatPmp]:
         router = self._router or default_gateway()
@@ -81,7 +94,7 @@ class UpnpRouter:
         await self._upnp.unmap([outside for _, outside in ports])
 
 
-class PcpRouter:
+class PcpRouter(_DatagramRouter):
     """The router of this machine's IPv6 network, asked over PCP.
 
     Args:
@@ -100,16 +113,6 @@ class PcpRouter:
     ) -> None:
         self._nonce, self._router, self._own = nonce, router, own
         self._options = options
-
-    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """See Pcp."""
-        async with self._client() as client:
-            return await client.map_ports(ports, lease_s)
-
-    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
-        """See Pcp."""
-        async with self._client() as client:
-            await client.unmap([inside for inside, _ in ports])
 
     def _client(self) -> AbstractAsyncContextManager[Pcp]:
         own, router = self._own(), self._router or default_gateway_ipv6()

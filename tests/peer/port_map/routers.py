@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import ClassVar, Self
 
 from aiohttp import web
 
@@ -16,27 +17,40 @@ OUTSIDE_IP = "203.0.113.5"
 OUTSIDE_IPV6 = "2a00:1450::7"
 
 
-class NatPmpRouter(asyncio.DatagramProtocol):
-    """Keeps mappings of TCP ports: inside to (outside, lease)."""
+class _UdpRouter(asyncio.DatagramProtocol):
+    """Answers datagrams while it is open, at its usual address if none is named."""
+
+    address: ClassVar[str]
 
     def __init__(self) -> None:
-        self.mapped: dict[int, tuple[int, int]] = {}
-        self.lease_s_most = 7200
-        self.result = 0
-        self.deaf_to = 0  # so many packets are lost first
-        self.requests = 0
         self.port = 0
         self._transport: asyncio.DatagramTransport | None = None
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[NatPmpRouter]:
+    async def open(self, address: str = "", port: int = 0) -> AsyncIterator[Self]:
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=("127.0.0.1", 0))
+        self._transport, _ = await loop.create_datagram_endpoint(
+            lambda: self, local_addr=(address or self.address, port)
+        )
         self.port = self._transport.get_extra_info("sockname")[1]
         try:
             yield self
         finally:
             self._transport.close()
+
+
+class NatPmpRouter(_UdpRouter):
+    """Keeps mappings of TCP ports: inside to (outside, lease)."""
+
+    address = "127.0.0.1"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mapped: dict[int, tuple[int, int]] = {}
+        self.lease_s_most = 7200
+        self.result = 0
+        self.deaf_to = 0  # so many packets are lost first
+        self.requests = 0
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         self.requests += 1
@@ -63,26 +77,17 @@ class NatPmpRouter(asyncio.DatagramProtocol):
         self._transport.sendto(answer, addr)  # type: ignore[arg-type]
 
 
-class PcpRouter(asyncio.DatagramProtocol):
+class PcpRouter(_UdpRouter):
     """Keeps pinholes for TCP ports over IPv6 as RFC 6887 describes: inside port to (nonce, lease)."""
 
+    address = "::1"
+
     def __init__(self) -> None:
+        super().__init__()
         self.opened: dict[int, tuple[bytes, int]] = {}
         self.lease_s_most = 7200
         self.result = 0
         self.outside_ip = OUTSIDE_IPV6
-        self.port = 0
-        self._transport: asyncio.DatagramTransport | None = None
-
-    @asynccontextmanager
-    async def open(self, address: str = "::1", port: int = 0) -> AsyncIterator[PcpRouter]:
-        loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(address, port))
-        self.port = self._transport.get_extra_info("sockname")[1]
-        try:
-            yield self
-        finally:
-            self._transport.close()
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         version, operation, lease_s, client = struct.unpack_from("!BB2xI16s", data)
