@@ -186,8 +186,7 @@ class Publisher:
 
         A version of which a delta is made is sent as a delta, and one that was signed before is not sent ahead.
         """
-        new = self._known_hash(version) is None and version > self._newest_announced and not self._diverged
-        ahead = new and PREVIOUS_ID not in self._bases(version)
+        ahead = self._is_new(version, self._known_hash(version)) and PREVIOUS_ID not in self._bases(version)
         snapshot = frozen.begin() if isinstance(frozen, Freezing) else frozen
         if not ahead or not isinstance(snapshot, FrozenSnapshot):
             return snapshot, None
@@ -260,7 +259,7 @@ class Publisher:
 
     def _prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
         known = self._known_hash(version)
-        if known is None and version > self._newest_announced and not self._diverged:
+        if self._is_new(version, known):
             self._common_version, prepared = version, self._encode_and_keep(version, snapshot)
             return prepared
         with self._stage("hash"):
@@ -419,6 +418,14 @@ class Publisher:
             return parent.record_hash
         newest = self._newest_of_run
         return newest.record_hash if newest is not None and newest.version < version else b""
+
+    def _is_new(self, version: Version, known: bytes | None) -> bool:
+        """Whether a version is to be signed: it was not before, and the states of this life are the run's.
+
+        Args:
+            known: its state hash, see ``_known_hash``.
+        """
+        return known is None and version > self._newest_announced and not self._diverged
 
     def _known_hash(self, version: Version) -> bytes | None:
         """Return the state hash of a version that was signed before; None if it was not, or the hash is unknown."""

@@ -86,8 +86,13 @@ class RelayProblem:
             self._solution = self._solve()
         return self._solution
 
+    @property
+    def _continued(self) -> Continuation | None:
+        """What the solution in force left for this one."""
+        return None if self.before is None else self.before.continuation
+
     def _solve(self) -> RelaySolution:
-        before = None if self.before is None else self.before.continuation
+        before = self._continued
         others = [node for node in self.nodes if node is not self.root]
         sites = find_sites(others, self.root, self.uplinks)
         uplinks = dict(self.uplinks) | {site.head.peer_id: site.uplink_bytes_per_second for site in sites}
@@ -103,7 +108,7 @@ class RelayProblem:
 
     def _continued_trees(self, units: Sequence[RelayNode], uplinks: Mapping[PeerId, float]) -> Continuation | None:
         """Return what the trees continue from; None if they are to be grown anew."""
-        before = None if self.before is None else self.before.continuation
+        before = self._continued
         if before is None or before.groups is None or before.of_units.root != self.root.peer_id:
             return None
         return None if _are_misplaced(units, before.placed_for, uplinks) else before
@@ -111,7 +116,7 @@ class RelayProblem:
     def _plan(
         self, others: Sequence[RelayNode], uplinks: Mapping[PeerId, float], trees: Continuation | None
     ) -> tuple[Plan, Groups | None, dict[PeerId, StripeId]]:
-        before, limit = None if self.before is None else self.before.continuation, self.shape.mesh_peers_max
+        before, limit = self._continued, self.shape.mesh_peers_max
         stripe_ids = {} if before is None else before.stripe_ids
         if before is not None and before.of_units.mode == "trees":
             limit = int(MESH_AGAIN_SHARE * limit)
