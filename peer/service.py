@@ -30,9 +30,8 @@ from peer.session.renewal import Renewal
 from peer.session.session import Session
 from peer.session.setup import http_url_of, session_of
 from peer.startup import RunMembership, join_run, make_engine, open_store, state_folder_lock
-from peer.worker.core import WorkerCore
-from peer.worker.drain import end, finish, unless
-from peer.worker.events import (
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.events import (
     ActivationChanged,
     Event,
     FinishRequested,
@@ -45,7 +44,8 @@ from peer.worker.events import (
     VersionKey,
     VersionVerified,
 )
-from peer.worker.status import Receiving, WorkerStatus
+from peer.worker.core.status import Receiving, WorkerStatus
+from peer.worker.drain import end, finish, unless
 from peer.worker.text import RunText
 from peer.worker.uploads import Uploader
 from peer.worker.worker import Worker

@@ -19,7 +19,7 @@ from peer.donor.describe import describe
 from peer.links.gate import NetworkGate
 from peer.reachability.summary import ReachabilitySummary
 from peer.session.coordinators import Coordinators
-from peer.worker.events import FinishRequested, Rest
+from peer.worker.core.events import FinishRequested, Rest
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.proto import rollcast_pb2 as pb
 

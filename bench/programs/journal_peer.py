@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from peer.worker.events import Verdict
+from peer.worker.core.events import Verdict
 from peer.worker.uploads import Uploader
 from rollcast.cli.main import main
 from rollcast.wire.rollouts import Rollout

@@ -50,6 +50,7 @@ PURE_FOLDERS = (
     "learner/objective",
     "peer/limits",
     "peer/relay/core",
+    "peer/worker/core",
 )
 #: Modules of these names are pure wherever they lie.
 PURE_NAMES = ("core.py", "events.py", "actions.py")

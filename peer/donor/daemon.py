@@ -29,8 +29,8 @@ from peer.donor.receipts import ACCEPTED, Receipt, Receipts
 from peer.donor.report import NewerRelease, machine_report, newer_release
 from peer.limits.decide import Allowed, LimitsCore, Wish
 from peer.links.gate import NetworkGate
-from peer.worker.events import FinishRequested, Rest, RestingState, Verdict
-from peer.worker.spool import BUSY
+from peer.worker.core.events import FinishRequested, Rest, RestingState, Verdict
+from peer.worker.core.spool import BUSY
 from rollcast import __version__
 from rollcast.wire.rollouts import Rollout
 

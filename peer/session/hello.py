@@ -8,7 +8,7 @@ from peer.config import PeerConfig
 from peer.engines.base import Swap
 from peer.links.gate import OPEN, NetworkGate
 from peer.relay.stats import RelayStats
-from peer.worker.status import Receiving, WorkerStatus
+from peer.worker.core.status import Receiving, WorkerStatus
 from rollcast import __version__
 from rollcast.wire import limits
 from rollcast.wire.ids import LeaseId, Version

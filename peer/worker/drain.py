@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from peer.worker.events import Event, FinishRequested, StopRequested
+from peer.worker.core.events import Event, FinishRequested, StopRequested
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.waits import deadline
 

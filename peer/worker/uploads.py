@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import grpc
 
-from peer.worker.events import Verdict
+from peer.worker.core.events import Verdict
 from rollcast.runtime.errors import Unreachable, WaitTimedOut
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.joining.grpc_client import connection_lost, end_call, translate

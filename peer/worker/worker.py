@@ -12,8 +12,8 @@ from typing import Any, Protocol, assert_never
 import structlog
 
 from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation, VersionState
-from peer.worker.core import WorkerCore
-from peer.worker.events import (
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.events import (
     Action,
     ActivateVersion,
     ContinueBatch,
@@ -40,8 +40,8 @@ from peer.worker.events import (
     VersionLoaded,
     VersionReplaced,
 )
-from peer.worker.running_batch import without_routes
-from peer.worker.status import Receiving, WorkerStatus
+from peer.worker.core.running_batch import without_routes
+from peer.worker.core.status import Receiving, WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId, Version

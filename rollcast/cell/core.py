@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from peer.worker.events import (
+from peer.worker.core.events import (
     LeasesGranted,
     LeasesRevoked,
     ReportVersionHeld,
@@ -22,8 +22,8 @@ from peer.worker.events import (
     Verdict,
     VersionKey,
 )
-from peer.worker.pacing import SlotsAsked
-from peer.worker.spool import BUSY
+from peer.worker.core.pacing import SlotsAsked
+from peer.worker.core.spool import BUSY
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import LeaseGrant

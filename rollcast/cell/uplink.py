@@ -10,10 +10,10 @@ from typing import Any, assert_never
 import structlog
 
 from learner.coordinator.client import CoordinatorClient
-from peer.worker.events import (
+from peer.worker.core.events import (
     Event as WorkerEvent,
 )
-from peer.worker.events import (
+from peer.worker.core.events import (
     LeasesGranted,
     LeasesRevoked,
     ReportVersionHeld,
@@ -26,8 +26,8 @@ from peer.worker.events import (
     Verdict,
     VersionVerified,
 )
-from peer.worker.spool import BUSY
-from peer.worker.status import Receiving, WorkerStatus
+from peer.worker.core.spool import BUSY
+from peer.worker.core.status import Receiving, WorkerStatus
 from peer.worker.uploads import Uploader
 from rollcast.cell.core import CellAnswered, CellSize, Delivered, Event, MemberJudged, Report, UplinkCore
 from rollcast.cell.publishing import CellPublisher

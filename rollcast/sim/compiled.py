@@ -39,6 +39,7 @@ FOLDERS = (
     "coordinator/core/members",
     "coordinator/core/reach",
     "coordinator/core/staleness",
+    "peer/worker/core",
     "rollcast/sim",
     "rollcast/sim/judge",
     "rollcast/sim/kernel",
@@ -47,8 +48,6 @@ FOLDERS = (
 )
 """Folders whose modules handle most events of a simulation."""
 MODULES = (
-    *(f"peer/worker/{name}.py" for name in ("core", "events", "lease_book", "pacing", "pause_reasons")),
-    *(f"peer/worker/{name}.py" for name in ("running_batch", "spool", "status", "version_swap")),
     *(f"rollcast/wire/{name}.py" for name in ("address_scope", "rollouts", "token_ids")),
     "capacity/model/pacing_rules.py",
     "coordinator/core/status/status.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.worker.events import SliceTokens, SlotWork, VersionKey
+from peer.worker.core.events import SliceTokens, SlotWork, VersionKey
 from rollcast.sim.settings import Lengths
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.rollouts import Segment, turn_start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.worker.events import (
+from peer.worker.core.events import (
     LeasesGranted,
     LeasesRevoked,
     ReportVersionHeld,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from peer.worker.events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionKey, VersionVerified
+from peer.worker.core.events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionKey, VersionVerified
 from rollcast.cell.config import UplinkConfig
 from rollcast.cell.service import run as run_uplink
 from rollcast.cell.uplink import Uplink

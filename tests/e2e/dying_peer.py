@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from peer.worker.events import SlotWork
+from peer.worker.core.events import SlotWork
 from peer.worker.worker import Worker
 from rollcast.cli.main import main
 

@@ -13,7 +13,7 @@ from rollcast.wire.rollouts import sampling_to_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.scripted_coordinator import RUN_ID, ScriptedCoordinator, peer_credentials, welcome
 from tests.peer.versions import LEARNER, stored_version
-from tests.peer.worker.worker_samples import SAMPLING
+from tests.peer.worker.core.worker_samples import SAMPLING
 
 Role = Literal["peer", "origin"]
 

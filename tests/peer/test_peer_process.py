@@ -27,7 +27,7 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
 )
 from tests.peer.versions import announcement_of, version_record
-from tests.peer.worker.worker_samples import grant
+from tests.peer.worker.core.worker_samples import grant
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -37,7 +37,7 @@ from tests.peer.scripted_coordinator import (
     scripted_coordinator,
 )
 from tests.peer.versions import LEARNER, Published, announcement_of
-from tests.peer.worker.worker_samples import grant
+from tests.peer.worker.core.worker_samples import grant
 
 WELCOME = welcome_to(RUN_ID)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.worker.core import WorkerCore
-from peer.worker.version_swap import VersionSwap
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.version_swap import VersionSwap
 from rollcast.sim.kernel.process import Script
 from rollcast.sim.mutants.planting import Mutant, Patch, always, plain
 from rollcast.sim.nodes import relay

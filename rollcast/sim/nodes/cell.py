@@ -19,7 +19,7 @@ from coordinator.core.events import events as ev
 from coordinator.core.events.cell_events import LentKey, SlotsOver
 from coordinator.core.events.events import PeerFacts
 from coordinator.core.lent.lent import prompts_of
-from peer.worker.events import (
+from peer.worker.core.events import (
     LeasesGranted,
     LeasesRevoked,
     ReportVersionHeld,
@@ -30,7 +30,7 @@ from peer.worker.events import (
     Tick,
     Verdict,
 )
-from peer.worker.spool import BUSY
+from peer.worker.core.spool import BUSY
 from rollcast.cell.core import CellAnswered, CellSize, Delivered, Event, Report, UplinkCore
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.kernel.disk import Disk

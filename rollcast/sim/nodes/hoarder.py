@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.core.events import events as ev
-from peer.worker.events import Action, GenerateBatch, RequestWork, UploadRollouts
+from peer.worker.core.events import Action, GenerateBatch, RequestWork, UploadRollouts
 from rollcast.sim.nodes.peer import PeerNode
 
 SLOTS = 65_536  # the most that a session may ask for

@@ -11,8 +11,8 @@ import msgspec
 
 from coordinator.core.events import events as ev
 from coordinator.core.events.events import PeerFacts
-from peer.worker.core import WorkerCore
-from peer.worker.events import (
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.events import (
     Action,
     ActivateVersion,
     ActivationChanged,
@@ -44,7 +44,7 @@ from peer.worker.events import (
     VersionLoaded,
     VersionVerified,
 )
-from peer.worker.status import WorkerStatus
+from peer.worker.core.status import WorkerStatus
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.engine import Engine
 from rollcast.sim.kernel.disk import Disk

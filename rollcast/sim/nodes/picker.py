@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from peer.worker.events import UploadRollouts, VersionKey
+from peer.worker.core.events import UploadRollouts, VersionKey
 from rollcast.sim.nodes.peer import PeerNode
 from rollcast.wire.rollouts import Rollout, Segment
 

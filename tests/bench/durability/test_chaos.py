@@ -17,7 +17,7 @@ from bench.fleet.aftermath import check_run
 from bench.programs.journal_peer import keep_journal
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.stores.sqlite import Ledger
-from peer.worker.events import Verdict
+from peer.worker.core.events import Verdict
 from peer.worker.uploads import Uploader
 from rollcast.cli.processes import Fleet
 from rollcast.wire.ids import LeaseId

@@ -140,13 +140,13 @@ def plant(root: Path, files: dict[str, str]) -> Path:
         (rules.impurities, {"peer/relay/core/a.py": "import time"}, "peer/relay/core/a.py must not import time"),
         (
             rules.impurities,
-            {"peer/worker/core.py": "import asyncio"},
-            "peer/worker/core.py must not import asyncio",
+            {"peer/worker/core/core.py": "import asyncio"},
+            "peer/worker/core/core.py must not import asyncio",
         ),
         (
             rules.impurities,
-            {"peer/worker/pacing.py": '"""Decide when to wait. Pure."""\nfrom random import random'},
-            "peer/worker/pacing.py must not import random",
+            {"peer/worker/core/pacing.py": '"""Decide when to wait. Pure."""\nfrom random import random'},
+            "peer/worker/core/pacing.py must not import random",
         ),
         (
             rules.full_folders,

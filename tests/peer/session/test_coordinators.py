@@ -9,12 +9,12 @@ from peer.relay.stats import RelayStats
 from peer.session.coordinators import Coordinators
 from peer.session.hello import heartbeat_of, hello_of, origin_status, receiving_of
 from peer.session.pending_announcements import PendingAnnouncements
-from peer.worker.status import Receiving, WorkerStatus
+from peer.worker.core.status import Receiving, WorkerStatus
 from rollcast.wire.ids import Epoch, LeaseId, Version
 from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.limits import HELD_LEASES_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.peer.worker.worker_samples import key
+from tests.peer.worker.core.worker_samples import key
 
 NAME = HopFailed("name lookup", "run.example:7400", "no address for it")
 

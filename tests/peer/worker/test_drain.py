@@ -6,9 +6,9 @@ import asyncio
 import time
 from typing import Any
 
+from peer.worker.core.events import Event, FinishRequested, StopRequested
+from peer.worker.core.pause_reasons import Halt
 from peer.worker.drain import end, finish
-from peer.worker.events import Event, FinishRequested, StopRequested
-from peer.worker.pause_reasons import Halt
 
 
 class Part:

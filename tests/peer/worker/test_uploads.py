@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.worker import uploads as uploads_module
-from peer.worker.events import Verdict
+from peer.worker.core.events import Verdict
 from peer.worker.uploads import MESSAGE_BYTES_MAX, MESSAGE_ROLLOUTS_MAX, Uploader, UploadStream, in_messages
 from rollcast.runtime.errors import Unreachable, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
@@ -21,7 +21,7 @@ from rollcast.wire.ids import LeaseId
 from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2_grpc
 from tests.peer.scripted_coordinator import RUN_ID, ScriptedCoordinator, peer_credentials, scripted_coordinator
-from tests.peer.worker.worker_samples import grant, rollout, segment, work
+from tests.peer.worker.core.worker_samples import grant, rollout, segment, work
 
 
 @asynccontextmanager

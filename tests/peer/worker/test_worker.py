@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from peer.engines.base import VersionState
-from peer.worker.core import WorkerCore
-from peer.worker.events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionVerified
-from peer.worker.status import WorkerStatus
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionVerified
+from peer.worker.core.status import WorkerStatus
 from peer.worker.worker import Worker
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError, Unreachable
 from rollcast.runtime.waits import deadline
@@ -25,7 +25,7 @@ from rollcast.wire.rollouts import Rollout, partial_from_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.engines.fake_engine import FakeEngine
 from tests.peer.versions import stored_version
-from tests.peer.worker.worker_samples import grant, key, segment
+from tests.peer.worker.core.worker_samples import grant, key, segment
 from tests.wire.versions.build import put
 
 

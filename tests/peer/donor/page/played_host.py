@@ -22,11 +22,11 @@ from peer.links.gate import NetworkGate
 from peer.reachability.nat_kind import Seen
 from peer.reachability.summary import ReachabilitySummary
 from peer.session.coordinators import Coordinators
-from peer.worker.events import FinishRequested, Rest, Verdict
+from peer.worker.core.events import FinishRequested, Rest, Verdict
 from rollcast.runtime.errors import DaemonAway
 from rollcast.wire.donor_socket import request
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.peer.worker.worker_samples import grant, rollout, segment, work
+from tests.peer.worker.core.worker_samples import grant, rollout, segment, work
 
 PEER_ID = "12D3KooWQ7Wk3GJtR5m1bYv8pZnX4cAeF2sLhUd6oTqV9iBwNyKr"
 CONFIG: dict[str, Any] = {

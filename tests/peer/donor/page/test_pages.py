@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from peer.donor.verdict import verdict_from
-from peer.worker.events import FinishRequested
+from peer.worker.core.events import FinishRequested
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.browsing import DEADLINE_MS, Tab, chromium, opened
 from tests.peer.donor.page.played_host import PEER_ID, PlayedHost, played_donor

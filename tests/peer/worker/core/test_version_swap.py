@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from peer.worker.events import ActivateVersion, LoadVersion
-from peer.worker.version_swap import VersionSwap
-from tests.peer.worker.worker_samples import key
+from peer.worker.core.events import ActivateVersion, LoadVersion
+from peer.worker.core.version_swap import VersionSwap
+from tests.peer.worker.core.worker_samples import key
 
 
 def swap_at(version: int, epoch: int = 0) -> VersionSwap:

@@ -1,4 +1,4 @@
-"""Keep the batch that is being generated: the tokens of its rollouts, and which of them were reported. Pure."""
+"""Keep the batch that is being generated: the tokens of its rollouts, and which of them were reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from peer.worker.events import SliceTokens, SlotWork, VersionKey
+from peer.worker.core.events import SliceTokens, SlotWork, VersionKey
 from rollcast.wire.ids import Epoch, LeaseId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot, prefix_digest

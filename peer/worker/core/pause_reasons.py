@@ -1,11 +1,11 @@
-"""Keep why a worker generates nothing or takes no new work, and since when. Pure."""
+"""Keep why a worker generates nothing or takes no new work, and since when."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.worker.events import RestingState
-from peer.worker.status import PeerState
+from peer.worker.core.events import RestingState
+from peer.worker.core.status import PeerState
 
 
 @dataclass(slots=True)

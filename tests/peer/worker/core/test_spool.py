@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from peer.worker.events import Verdict
-from peer.worker.spool import (
+from peer.worker.core.events import Verdict
+from peer.worker.core.spool import (
     ROLLOUT_BYTES,
     TOKEN_BYTES,
     UPLOAD_ROLLOUTS_MAX,
@@ -19,7 +19,7 @@ from peer.worker.uploads import in_messages
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import GRPC_MESSAGE_BYTES_MAX, ROUTES_BYTES_MAX
 from rollcast.wire.rollouts import Rollout
-from tests.peer.worker.worker_samples import grant, rollout, segment, work
+from tests.peer.worker.core.worker_samples import grant, rollout, segment, work
 
 
 def filled(count: int, *, gone_s: float = 100.0) -> tuple[Spool, list[Rollout]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.worker.pacing import (
+from peer.worker.core.pacing import (
     FULL_BATCH_WAIT_S,
     PARTIALS_PER_SECOND_MAX,
     REST_WAIT_MAX_S,

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from random import Random
 
-from peer.worker.lease_book import LeaseBook
+from peer.worker.core.lease_book import LeaseBook
 from rollcast.wire.ids import LeaseId, Version
 from rollcast.wire.rollouts import LeaseGrant
-from tests.peer.worker.worker_samples import grant, key, work
+from tests.peer.worker.core.worker_samples import grant, key, work
 
 
 def book_of(*grants: LeaseGrant, at: float = 0.0) -> LeaseBook:

@@ -1,4 +1,4 @@
-"""Keep the leases that a worker holds: which slots wait, which are being generated, and until when. Pure."""
+"""Keep the leases that a worker holds: which slots wait, which are being generated, and until when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from peer.worker.events import SlotWork, VersionKey
+from peer.worker.core.events import SlotWork, VersionKey
 from rollcast.wire.ids import LeaseId, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 

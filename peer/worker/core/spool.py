@@ -1,4 +1,4 @@
-"""Keep finished rollouts until the coordinator's verdict, or until their leases are too old. Pure."""
+"""Keep finished rollouts until the coordinator's verdict, or until their leases are too old."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peer.worker.events import Verdict
+from peer.worker.core.events import Verdict
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import Rollout
 

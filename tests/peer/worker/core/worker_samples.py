@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from peer.worker.core import WorkerCore
-from peer.worker.events import (
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.events import (
     SessionOpened,
     SliceGenerated,
     SliceTokens,

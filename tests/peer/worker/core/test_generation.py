@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.worker.core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
-from peer.worker.events import (
+from peer.worker.core.core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
+from peer.worker.core.events import (
     ActivateVersion,
     ContinueBatch,
     EndBatch,
@@ -30,12 +30,12 @@ from peer.worker.events import (
     VersionLoaded,
     VersionVerified,
 )
-from peer.worker.pacing import PARTIALS_AT_ONCE_MAX
-from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
+from peer.worker.core.pacing import PARTIALS_AT_ONCE_MAX
+from peer.worker.core.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.version_swap import AtVersionSwap
-from tests.peer.worker.worker_samples import (
+from tests.peer.worker.core.worker_samples import (
     SLICE,
     accept,
     begun,

@@ -1,4 +1,4 @@
-"""Decide when a worker starts a batch, reports partial rollouts, and requests further slots. Pure.
+"""Decide when a worker starts a batch, reports partial rollouts, and requests further slots.
 
 ``BatchPatience``: leases arrive in bursts, so the first of them wait a moment for the rest. When a batch ends, its last
 slots are requested only then, and the answer takes a round trip. Most rollouts of the batch ended earlier, so their

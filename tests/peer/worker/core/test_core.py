@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peer.worker.core import DRAIN_UPLOAD_S, WorkerCore
-from peer.worker.events import (
+from peer.worker.core.core import DRAIN_UPLOAD_S, WorkerCore
+from peer.worker.core.events import (
     ActivateVersion,
     ActivationChanged,
     EndBatch,
@@ -30,10 +30,10 @@ from peer.worker.events import (
     VersionLoaded,
     VersionVerified,
 )
-from peer.worker.pacing import FULL_BATCH_WAIT_S
-from peer.worker.status import Receiving
+from peer.worker.core.pacing import FULL_BATCH_WAIT_S
+from peer.worker.core.status import Receiving
 from rollcast.wire.ids import LeaseId
-from tests.peer.worker.worker_samples import SLICE, accept, begun, finished, grant, key, ready_core, rollout, work
+from tests.peer.worker.core.worker_samples import SLICE, accept, begun, finished, grant, key, ready_core, rollout, work
 
 
 def test_the_first_version_is_loaded_then_activated_and_then_work_is_requested() -> None:

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from peer.worker.core import DRAIN_UPLOAD_S, SPOOL_BATCHES, WorkerCore
-from peer.worker.events import (
+from peer.worker.core.core import DRAIN_UPLOAD_S, SPOOL_BATCHES, WorkerCore
+from peer.worker.core.events import (
     Action,
     ActivateVersion,
     ContinueBatch,
@@ -38,11 +38,11 @@ from peer.worker.events import (
     VersionLoaded,
     VersionVerified,
 )
-from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
+from peer.worker.core.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.version_swap import AT_VERSION_SWAP, AtVersionSwap
-from tests.peer.worker.worker_samples import drawn, grant, key, segment
+from tests.peer.worker.core.worker_samples import drawn, grant, key, segment
 
 Slot = tuple[int, int]
 SPOOL_BYTES = 20 * ROLLOUT_BYTES

@@ -1,4 +1,4 @@
-"""Describe a worker's state for heartbeats, and measure how fast it generates. Pure."""
+"""Describe a worker's state for heartbeats, and measure how fast it generates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from peer.engines.base import Placement, Swap
-from peer.worker.events import VersionKey
+from peer.worker.core.events import VersionKey
 
 PeerState = Literal[
     "starting", "generating", "idle", "receiving", "standby", "resting", "paused", "finishing", "draining"

@@ -1,8 +1,8 @@
-"""Decide when a worker loads a newer version besides the active one, and when it swaps to it. Pure."""
+"""Decide when a worker loads a newer version besides the active one, and when it swaps to it."""
 
 from __future__ import annotations
 
-from peer.worker.events import Action, ActivateVersion, LoadVersion, VersionKey
+from peer.worker.core.events import Action, ActivateVersion, LoadVersion, VersionKey
 
 
 class VersionSwap:

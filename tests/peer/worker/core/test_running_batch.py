@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.worker.events import SliceTokens
-from peer.worker.running_batch import (
+from peer.worker.core.events import SliceTokens
+from peer.worker.core.running_batch import (
     PARTIAL_TOKENS_MAX,
     RunningBatch,
     finished_by_prefix,
@@ -13,11 +13,11 @@ from peer.worker.running_batch import (
     joined,
     part_of,
 )
-from peer.worker.status import FIRST_SLICE_TOKENS, RATE_WINDOW_S, GenerationSpeed
+from peer.worker.core.status import FIRST_SLICE_TOKENS, RATE_WINDOW_S, GenerationSpeed
 from rollcast.wire.ids import PeerId
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment, observation, prefix_digest
-from tests.peer.worker.worker_samples import SAMPLING, begun, drawn, grant, key, rollout, segment, work
+from tests.peer.worker.core.worker_samples import SAMPLING, begun, drawn, grant, key, rollout, segment, work
 
 OTHER = PeerId("12D3KooWother")
 

@@ -1,4 +1,4 @@
-"""Decide what a worker does next: take leases, generate batches slice by slice, upload, and swap versions. Pure.
+"""Decide what a worker does next: take leases, generate batches slice by slice, upload, and swap versions.
 
 Invariants, checked by tests: no slot is generated twice under one lease; the active version only rises; a finished
 rollout is kept until its verdict or until its lease is too old, and is then counted; the rollouts held are bounded; a
@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from typing import assert_never
 
-from peer.worker.events import (
+from peer.worker.core.events import (
     Action,
     ActivationChanged,
     ContinueBatch,
@@ -43,13 +43,13 @@ from peer.worker.events import (
     VersionReplaced,
     VersionVerified,
 )
-from peer.worker.lease_book import HeldLease, LeaseBook
-from peer.worker.pacing import PARTIALS_AT_ONCE_MAX, BatchPatience, PartialPace, SlotsAsked
-from peer.worker.pause_reasons import Halt
-from peer.worker.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
-from peer.worker.spool import Spool, counted
-from peer.worker.status import GenerationSpeed, PeerState, Receiving, WorkerStatus
-from peer.worker.version_swap import VersionSwap
+from peer.worker.core.lease_book import HeldLease, LeaseBook
+from peer.worker.core.pacing import PARTIALS_AT_ONCE_MAX, BatchPatience, PartialPace, SlotsAsked
+from peer.worker.core.pause_reasons import Halt
+from peer.worker.core.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
+from peer.worker.core.spool import Spool, counted
+from peer.worker.core.status import GenerationSpeed, PeerState, Receiving, WorkerStatus
+from peer.worker.core.version_swap import VersionSwap
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import LeaseGrant, Rollout
 from rollcast.wire.version_swap import AtVersionSwap

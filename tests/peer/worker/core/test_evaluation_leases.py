@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.worker.core import WorkerCore
-from peer.worker.events import (
+from peer.worker.core.core import WorkerCore
+from peer.worker.core.events import (
     Action,
     ActivateVersion,
     ContinueBatch,
@@ -26,7 +26,7 @@ from peer.worker.events import (
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import LeaseGrant
 from rollcast.wire.version_swap import AT_VERSION_SWAP, AtVersionSwap
-from tests.peer.worker.worker_samples import begun, finished, grant, key, put_version, ready_core, work
+from tests.peer.worker.core.worker_samples import begun, finished, grant, key, put_version, ready_core, work
 
 
 def evaluation(lease_id: int, slots: int = 2, version: int = 0, deadline_s: float = 30.0) -> LeaseGrant:

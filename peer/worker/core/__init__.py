@@ -1,0 +1,1 @@
+"""Decide what the worker generates, keeps and uploads, without I/O."""
