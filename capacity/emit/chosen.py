@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capacity.inputs.pool_rows import PoolRow, Start
+from capacity.inputs.pool.rows import PoolRow, Start
 from capacity.providers.config import RECONNECT_TIMEOUT_S
 from capacity.questions.plan_json import PlanDocument
 

@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 
 from capacity.emit import kubernetes, skypilot, terraform
 from capacity.emit.chosen import ChosenRow, Files, chosen_rows
-from capacity.inputs.pool_rows import Start
+from capacity.inputs.pool.rows import Start
 from capacity.questions.plan_json import PlanDocument
 from rollcast import __version__
 from rollcast.runtime.errors import ConfigError

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_speeds import worker_of
-from capacity.inputs.pool_starts import Address
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.speeds import worker_of
+from capacity.inputs.pool.starts import Address
 from capacity.model.workers import Worker
 from capacity.providers.base import Offer
 from rollcast.runtime.errors import ProviderFailed

@@ -17,8 +17,8 @@ from typing import Any
 
 import tomli_w
 
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_starts import sky_accelerators
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.starts import sky_accelerators
 from capacity.providers.base import Listing, Offer, Running, WorkerTag
 from capacity.providers.commands import Done, run_command
 from capacity.providers.config import RELEASE, ProviderConfigs, SkyConfig, tail_s

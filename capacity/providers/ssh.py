@@ -11,8 +11,8 @@ import asyncio
 import shlex
 from collections.abc import Sequence
 
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_starts import Address
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.starts import Address
 from capacity.providers.base import Listing, Offer, Running, WorkerTag
 from capacity.providers.config import ProviderConfigs, SshConfig, tail_s
 from capacity.providers.hosts import AGENT, PEER_PROGRAM, HostAgent

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capacity.fleet.overview import FleetOverview, OfferedWorker
-from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool.rows import PoolRow
 from capacity.providers.machines import STARTED_BY_US
 from capacity.questions.plan_json import PlanDocument
 from rollcast.runtime.errors import PlanFileError

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from capacity.inputs.pool_checks import Filled, Skipped
-from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool.checks import Filled, Skipped
+from capacity.inputs.pool.rows import PoolRow
 from capacity.model.assumptions import Assumption
 from capacity.planner.plans import Plan
 from capacity.questions.bill import Bill, bill_of

@@ -11,9 +11,9 @@ from pathlib import Path
 from capacity.catalogue.models import model_named, models
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, LengthsSection, topology_named
-from capacity.inputs.pool_checks import CheckedPool, Skipped, skipped_lines
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_speeds import Rollouts, workers_of
+from capacity.inputs.pool.checks import CheckedPool, Skipped, skipped_lines
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.speeds import Rollouts, workers_of
 from capacity.model.assumptions import Assumption
 from capacity.model.demand import NOTICE_S, Conduct, Demand, publish_seconds
 from capacity.model.lengths import LengthDistribution

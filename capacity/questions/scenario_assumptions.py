@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from capacity.catalogue.prices import other_price
 from capacity.catalogue.served import UNTIMED_INTERVAL, efficiencies
 from capacity.inputs.demand_file import DemandFile
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_speeds import MEASURED_INTERVAL, Pool, Rollouts
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.speeds import MEASURED_INTERVAL, Pool, Rollouts
 from capacity.model.assumptions import Assumption
 from capacity.model.broadcast_bound import stripe_factor
 from capacity.model.demand import Demand

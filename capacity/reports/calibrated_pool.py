@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from capacity.inputs.calibration import Calibration, Fitted
-from capacity.inputs.live_pool import LiveRun
-from capacity.inputs.pool_columns import Record
-from capacity.inputs.pool_files import Row
+from capacity.inputs.pool.columns import Record
+from capacity.inputs.pool.files import Row
+from capacity.inputs.pool.live import LiveRun
 from capacity.reports.tables import Cell, Column, Sheet
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from capacity.inputs.pool_checks import filled_line, skipped_lines
+from capacity.inputs.pool.checks import filled_line, skipped_lines
 from capacity.model.assumptions import Assumption
 from capacity.model.units import BYTES_PER_MBIT
 from capacity.planner.plans import Candidate, Plan, Row

@@ -7,7 +7,7 @@ from capacity.catalogue.models import models
 from capacity.catalogue.prices import gpu_prices
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.inputs.demand_file import DemandFile
-from capacity.inputs.pool_columns import RULES
+from capacity.inputs.pool.columns import RULES
 from capacity.model.units import BYTES_PER_GB
 from capacity.reports.tables import Column, Sheet, shown
 from rollcast.runtime.config import describe

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from capacity.inputs.demand_file import DemandFile
-from capacity.inputs.pool_checks import check_pool, skipped_lines
-from capacity.inputs.pool_files import read_pool
-from capacity.inputs.pool_speeds import workers_of
+from capacity.inputs.pool.checks import check_pool, skipped_lines
+from capacity.inputs.pool.files import read_pool
+from capacity.inputs.pool.speeds import workers_of
 from capacity.providers.machines import STARTED_BY_US, Machine, machines_of
 from capacity.questions.scenario import rollouts_of
 from rollcast.runtime.config import parse_config, read_toml

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool.rows import PoolRow
 from capacity.providers.base import WorkerTag
 from capacity.providers.config import KubernetesConfig
 from capacity.providers.hosts import peer_config

@@ -15,9 +15,9 @@ from capacity.catalogue.models import models
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.bandwidth import mbit_per_second
 from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, Encoding
-from capacity.inputs.live_pool import LiveRun, live_run, merged
-from capacity.inputs.pool_checks import CheckedPool, check_pool
-from capacity.inputs.pool_files import Row, assumed_values, read_pool, rows_of_csv
+from capacity.inputs.pool.checks import CheckedPool, check_pool
+from capacity.inputs.pool.files import Row, assumed_values, read_pool, rows_of_csv
+from capacity.inputs.pool.live import LiveRun, live_run, merged
 from capacity.model.roofline import Weights
 from capacity.questions.scenario import Scenario, scenario_of
 from rollcast.cli.options import THIS_RUN, Settings
@@ -128,7 +128,7 @@ def scenario(pool: PoolOptions | None, demand: DemandOptions | None) -> Scenario
     """Read and check the inputs, and combine them to a scenario.
 
     Raises:
-        PoolError, ConfigError: see pool_files, pool_checks and scenario.
+        PoolError, ConfigError: see the modules of capacity.inputs.pool, and scenario.
         MissingExtra, OffersUnavailable: machines for rent cannot be looked up.
         RollcastError: a coordinator or a run's records cannot be read.
     """
@@ -144,7 +144,7 @@ def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[Che
     """Return the plausible rows of the requested hardware, and their sources in words.
 
     Raises:
-        PoolError: see pool_files and pool_checks.
+        PoolError: see the modules of capacity.inputs.pool.
         MissingExtra, OffersUnavailable: machines for rent cannot be looked up.
     """
     rows, sources = [], []
@@ -156,7 +156,7 @@ def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[Che
         rows = merged(rows, live.rows)
         sources.append(f"measurements of run {live.run_name}")
     if options.rentable:
-        from capacity.inputs.gpuhunt_offers import OfferFilter, rentable
+        from capacity.inputs.pool.gpuhunt_offers import OfferFilter, rentable
 
         rows = rows + rentable(OfferFilter(providers=options.provider), today())
         sources.append("machines for rent")

@@ -24,8 +24,8 @@ from capacity.emit import kubernetes, skypilot, terraform
 from capacity.emit.chosen import ChosenRow, chosen_rows
 from capacity.emit.files import files_for, write_files
 from capacity.emit.yaml import yaml_of
-from capacity.inputs.pool_checks import check_pool
-from capacity.inputs.pool_files import read_pool
+from capacity.inputs.pool.checks import check_pool
+from capacity.inputs.pool.files import read_pool
 from peer.config import PeerConfig
 from rollcast.cli.main import app
 from rollcast.cli.roles import peer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from capacity.inputs.pool_checks import check_pool
-from capacity.inputs.pool_columns import Record
-from capacity.inputs.pool_files import Row
-from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool.checks import check_pool
+from capacity.inputs.pool.columns import Record
+from capacity.inputs.pool.files import Row
+from capacity.inputs.pool.rows import PoolRow
 from capacity.providers.machines import Machine, machines_of
 
 ROW: Record = {

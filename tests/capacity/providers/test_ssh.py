@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from capacity.inputs.pool_columns import Record
-from capacity.inputs.pool_starts import Address
+from capacity.inputs.pool.columns import Record
+from capacity.inputs.pool.starts import Address
 from capacity.providers.base import WorkerTag
 from capacity.providers.config import ProviderConfigs, SshConfig
 from capacity.providers.machines import Machine

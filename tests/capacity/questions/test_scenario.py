@@ -8,8 +8,8 @@ import pytest
 from capacity.catalogue.models import models
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.demand_file import DemandFile, LengthsSection
-from capacity.inputs.pool_checks import CheckedPool, check_pool
-from capacity.inputs.pool_files import rows_of_csv
+from capacity.inputs.pool.checks import CheckedPool, check_pool
+from capacity.inputs.pool.files import rows_of_csv
 from capacity.model.demand import Demand
 from capacity.questions.central_machines import central_machines_of
 from capacity.questions.scenario import demand_of, lengths_of, model_of, scenario_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from capacity.inputs.pool_checks import Filled, Skipped
+from capacity.inputs.pool.checks import Filled, Skipped
 from capacity.model.assumptions import Assumption
 from capacity.planner.planner import plan
 from capacity.planner.plans import Expected, Row, SlackTrial

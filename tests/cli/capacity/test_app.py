@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from capacity.inputs.demand_file import STALENESS_SYNONYMS, DemandFile
-from capacity.inputs.pool_checks import check_pool
-from capacity.inputs.pool_files import rows_of_csv
+from capacity.inputs.pool.checks import check_pool
+from capacity.inputs.pool.files import rows_of_csv
 from capacity.replan.event_files import read_events
 from rollcast.cli.capacity.app import app as capacity
 from rollcast.cli.main import app

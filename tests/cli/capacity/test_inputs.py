@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from capacity.inputs.calibration import calibrate
-from capacity.inputs.live_pool import LiveRun
-from capacity.inputs.pool_checks import check_pool
-from capacity.inputs.pool_files import Row, rows_of_csv
+from capacity.inputs.pool.checks import check_pool
+from capacity.inputs.pool.files import Row, rows_of_csv
+from capacity.inputs.pool.live import LiveRun
 from capacity.inputs.run_records import RunRecords
 from capacity.questions.plan_json import json_schema
 from capacity.questions.scenario import scenario_of

@@ -14,7 +14,7 @@ Start = Literal["", "local", "ssh", "sky", "kubernetes", "terraform"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
-    """One row of a pool: ``count`` machines alike, rentable or already running. Fields and units: pool_columns.py.
+    """One row of a pool: ``count`` machines alike, rentable or already running. Fields and units: columns.py.
 
     Args:
         where: the row's place in the file, for messages.

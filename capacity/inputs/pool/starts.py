@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from capacity.catalogue.gpus import gpu_named
-from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool.rows import PoolRow
 from capacity.model.workers import PATH, WORKER_ID
 
 _USER = r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from capacity.inputs.gpuhunt_offers import OfferFilter, rentable
-from capacity.inputs.live_pool import live_run, merged
-from capacity.inputs.pool_checks import check_pool
-from capacity.inputs.pool_files import Row
+from capacity.inputs.pool.checks import check_pool
+from capacity.inputs.pool.files import Row
+from capacity.inputs.pool.gpuhunt_offers import OfferFilter, rentable
+from capacity.inputs.pool.live import live_run, merged
 from rollcast.runtime.errors import MissingExtra, OffersUnavailable
 from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from capacity.catalogue.egress import egress_usd_per_gb
-from capacity.inputs.pool_columns import RULES, ColumnRule, Record, Value
-from capacity.inputs.pool_files import Row
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_starts import start_problem
+from capacity.inputs.pool.columns import RULES, ColumnRule, Record, Value
+from capacity.inputs.pool.files import Row
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.starts import start_problem
 from rollcast.runtime.errors import PoolError
 
 Reason = Literal[

@@ -8,8 +8,8 @@ from typing import Any
 
 from capacity.catalogue.gpus import GIB, gpu_named, gpus
 from capacity.catalogue.served import TIMED_INTERVAL, efficiency_of, interval_of
-from capacity.inputs.pool_checks import Skipped
-from capacity.inputs.pool_rows import PoolRow
+from capacity.inputs.pool.checks import Skipped
+from capacity.inputs.pool.rows import PoolRow
 from capacity.model.lengths import LengthDistribution
 from capacity.model.roofline import WEIGHT_BYTES, Gpu, ModelShape, Weights, speeds_of
 from capacity.model.units import BYTES_PER_GB, BYTES_PER_MBIT

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from capacity.catalogue.gpus import gpu_named
-from capacity.inputs.pool_columns import Record
-from capacity.inputs.pool_files import ROWS_MAX, Row
+from capacity.inputs.pool.columns import Record
+from capacity.inputs.pool.files import ROWS_MAX, Row
 from rollcast.runtime.errors import MissingExtra, OffersUnavailable
 from rollcast.runtime.install import install_command
 

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capacity.catalogue.models import model_named
-from capacity.inputs import pool_checks
-from capacity.inputs.bandwidth import mbit_per_second
-from capacity.inputs.pool_checks import check_pool, filled_line, skipped_lines
-from capacity.inputs.pool_columns import RULES, Record, Value
-from capacity.inputs.pool_files import Row, assumed_values, read_pool, rows_of_csv, rows_of_toml
-from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_speeds import Rollouts, workers_of
-from capacity.inputs.pool_starts import sky_accelerators
+from capacity.inputs.pool import checks
+from capacity.inputs.pool.checks import check_pool, filled_line, skipped_lines
+from capacity.inputs.pool.columns import RULES, Record, Value
+from capacity.inputs.pool.files import Row, assumed_values, read_pool, rows_of_csv, rows_of_toml
+from capacity.inputs.pool.rows import PoolRow
+from capacity.inputs.pool.speeds import Rollouts, workers_of
+from capacity.inputs.pool.starts import sky_accelerators
 from capacity.model.lengths import LengthDistribution
 from rollcast.runtime.errors import PoolError
 
@@ -78,31 +77,6 @@ def test_all_missing_columns_are_named_at_once() -> None:
     pool = check_pool([row(usd_per_hour=None, egress_usd_per_gb=None, spot="yes")])
     (line,) = skipped_lines(pool.skipped)
     assert "usd_per_hour, egress_usd_per_gb, preemptions_per_hour are missing" in line
-
-
-@given(st.floats(0.001, 1e6), st.sampled_from(["", "Mbit/s", " Mbit/s", "Mbps", "Mb/s"]))
-def test_bandwidths_are_in_mbit_unless_they_say_otherwise(value: float, unit: str) -> None:
-    text = f"{value:.3f}"
-    assert mbit_per_second(text + unit) == float(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "mbit"), [("2.5Gbit/s", 2500), ("125 MB/s", 1000), ("1Gbps", 1000), ("500kbit/s", 0.5), ("1GiB/s", 8589.9)]
-)
-def test_bandwidths_of_other_units(text: str, mbit: float) -> None:
-    assert mbit_per_second(text) == pytest.approx(mbit, rel=1e-4)
-
-
-@given(st.text(max_size=20))
-def test_no_text_gives_a_bandwidth_that_is_none(text: str) -> None:
-    with contextlib.suppress(ValueError):
-        assert 0 < mbit_per_second(text) <= 1e7
-
-
-@pytest.mark.parametrize("text", ["inf", "nan", "0", "-5", "1e300", "fast", "10 furlongs/s", "1 2"])
-def test_what_is_no_bandwidth_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"bandwidth|range"):
-        mbit_per_second(text)
 
 
 @given(st.text(max_size=200), st.sampled_from([rows_of_csv, rows_of_toml]))
@@ -276,7 +250,7 @@ def test_a_skipped_row_is_shown_with_the_accepted_values() -> None:
 
 
 def test_a_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_checks, "WORKERS_MAX", 10)
+    monkeypatch.setattr(checks, "WORKERS_MAX", 10)
     with pytest.raises(PoolError, match="more than 10"):
         check_pool([row(count=11)])
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from capacity.inputs.pool_columns import Record
-from capacity.inputs.pool_files import Row
+from capacity.inputs.pool.columns import Record
+from capacity.inputs.pool.files import Row
 from capacity.model.units import BYTES_PER_MBIT
 
 _GONE = ("left", "lost")

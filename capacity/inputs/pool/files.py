@@ -1,4 +1,4 @@
-"""Read a pool of workers from CSV with a header, or TOML with a [[worker]] table each. Columns: pool_columns.py."""
+"""Read a pool of workers from CSV with a header, or TOML with a [[worker]] table each. Columns: columns.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capacity.inputs.pool_columns import ALIASES, RULES, Record
+from capacity.inputs.pool.columns import ALIASES, RULES, Record
 from rollcast.runtime.errors import PoolError
 
 FILE_BYTES_MAX = 64 << 20
@@ -31,7 +31,7 @@ class Row:
 
 
 def read_pool(path: Path) -> list[Row]:
-    """Read the rows of a .csv or .toml file, without checking their values; pool_checks.py does that.
+    """Read the rows of a .csv or .toml file, without checking their values; checks.py does that.
 
     Raises:
         PoolError: the file is missing, too large, empty, of another kind, or has columns that no pool has.
