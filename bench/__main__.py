@@ -70,14 +70,18 @@ BENCHES = {
         ),
     },
     "planner": {
-        "simspeed": "Measure the simulator's virtual seconds per CPU second, with every invariant checked.",
-        "prediction": "Compare predicted utilisation, T_bcast and staleness with a simulation or a run (--local).",
-        "promise": "Simulate the runs of the shipped plan and of random pools; compare with what the plans promise.",
         "bill": ("Compare bills of Qwen3-4B and 8B with generating on the learner's GPUs; simulate the promised runs."),
         "capacity": "Plan for 10,000 workers; report the seconds, the gap to the bound, and the cost of simpler rules.",
         "certificate": "Check bounds and infeasibilities of 600 random pools against exhaustive searches.",
-        "throughput": "Compare estimated milliseconds per token with measurements held out of every fit.",
         "capacity_cli": "Time `rollcast capacity plan` on the shipped pool, from process start to its table.",
+    },
+    "prediction": {
+        "prediction": "Compare predicted utilisation, T_bcast and staleness with a simulation or a run (--local).",
+        "promise": "Simulate the runs of the shipped plan and of random pools; compare with what the plans promise.",
+        "simspeed": "Measure the simulator's virtual seconds per CPU second, with every invariant checked.",
+        "throughput": "Compare estimated milliseconds per token with measurements held out of every fit.",
+    },
+    "replan": {
         "activation": (
             "Kill half of the workers, then double the price of the rest; report utilisation and time to settle."
         ),

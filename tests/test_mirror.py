@@ -40,7 +40,7 @@ RUN_BY = {
     "bench/programs/shardcast_node.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/programs/sharded_publisher.py": "tests/learner/training/test_mesh.py",
     "bench/programs/steady_learner.py": "tests/bench/longrun/test_hour.py",
-    "bench/programs/throttled.py": "tests/bench/planner/test_prediction.py",
+    "bench/programs/throttled.py": "tests/bench/prediction/test_prediction.py",
     "bench/programs/tracker.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/reach/hole_puncher.py": "tests/bench/reach/test_holes.py",
     "bench/reach/libp2p_puncher.py": "tests/bench/reach/test_holes.py",

@@ -1,1 +1,1 @@
-"""Measure the capacity planner, its predictions and its replanning."""
+"""Measure the capacity planner: its plans, their bounds and bills, and its speed."""

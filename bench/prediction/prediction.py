@@ -1,9 +1,9 @@
 """Compare predictions with simulations: learner utilisation, T_bcast and mean staleness, over a grid of fleets.
 
-Each point is a fleet of given speeds, lengths, links, S and kappa (bench/planner/prediction_grid.py). It is predicted
+Each point is a fleet of given speeds, lengths, links, S and kappa (bench/prediction/grid.py). It is predicted
 (capacity/predict/prediction.py), then simulated with the real cores of coordinator and workers (rollcast/sim). An
 error is |predicted - simulated| / simulated; ``error_median`` and ``error_max`` cover all three figures of all points.
-With --local a real run is calibrated and the rest of it predicted (bench/planner/prediction_local.py).
+With --local a real run is calibrated and the rest of it predicted (bench/prediction/local.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from bench.machine import Outcome
-from bench.planner import prediction_local
-from bench.planner.prediction_grid import Setting, grid
+from bench.prediction import local
+from bench.prediction.grid import Setting, grid
 from rollcast.sim.validation import Validation, validate
 
 _WORST_LISTED = 8
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="measure only every n-th point of the grid")
     parser.add_argument("--local", action="store_true", help="compare with a real run on this machine")
-    prediction_local.add_arguments(parser)
+    local.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
     if arguments.local:
-        return prediction_local.run(arguments)
+        return local.run(arguments)
     points = grid()[:: arguments.every]
     errors: list[tuple[float, str]] = []
     figures: dict[str, float] = {}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from bench.planner.promise import _random_question
+from bench.prediction.promise import _random_question
 
 
 def test_a_seed_gives_the_same_question_with_groups_and_lengths() -> None:

@@ -22,7 +22,7 @@ from statistics import fmean, median
 
 from bench.capacity.trace_availability import spot_instances
 from bench.machine import Outcome
-from bench.planner.availability import (
+from bench.replan.availability import (
     PREEMPTIONS_PER_HOUR,
     Change,
     Pool,
@@ -33,7 +33,7 @@ from bench.planner.availability import (
     recorded,
     shifted,
 )
-from bench.planner.replan_baselines import Fallback, Greedy, OnDemand, SpotOnly, Sticky
+from bench.replan.baselines import Fallback, Greedy, OnDemand, SpotOnly, Sticky
 from capacity.catalogue.prices import gpu_prices
 from capacity.model.demand import Demand
 from capacity.model.workers import Worker

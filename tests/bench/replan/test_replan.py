@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from bench.planner import replan
-from bench.planner.activation import DWELL_S, STEP_S, Step, Switch, _simulated, judged
-from bench.planner.availability import Pool, Prices, Zone, average, drawn, recorded, shifted, walk
-from bench.planner.replan_baselines import Fallback, Greedy, OnDemand, SpotOnly, Sticky
+from bench.replan import replan
+from bench.replan.activation import DWELL_S, STEP_S, Step, Switch, _simulated, judged
+from bench.replan.availability import Pool, Prices, Zone, average, drawn, recorded, shifted, walk
+from bench.replan.baselines import Fallback, Greedy, OnDemand, SpotOnly, Sticky
 from capacity.model.demand import Demand
 from capacity.replan.events import DemandSeen, Start, Stop, Tick, WorkerGone, WorkerSeen
 from capacity.replan.replaying import Policy, Replay, Replayed

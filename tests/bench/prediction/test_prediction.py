@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
-from bench.planner import prediction, simspeed
-from bench.planner.prediction_grid import grid
+from bench.prediction import prediction, simspeed
+from bench.prediction.grid import grid
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

@@ -1,0 +1,1 @@
+"""Compare what the planner estimates and predicts with simulations, real runs and published measurements."""
