@@ -26,7 +26,7 @@ RUN_BY = {
     "bench/broadcast/transports_end.py": "tests/bench/broadcast/test_transports.py",
     "bench/durability/churn.py": "tests/bench/test_main.py",
     "bench/durability/resume_learner.py": "tests/bench/durability/test_resume.py",
-    "bench/fleet/apsw_connection.py": "tests/bench/durability/test_powerloss.py",
+    "bench/stores/apsw_connection.py": "tests/bench/durability/test_powerloss.py",
     "bench/learner/demo.py": "tests/bench/test_main.py",
     "bench/people/capped_links.py": "tests/bench/people/test_caps.py",
     "bench/people/caps.py": "tests/bench/people/test_caps.py",

@@ -31,7 +31,6 @@ from statistics import median
 
 from bench.durability.crash import LOAD_S_MAX, START_TIMEOUT_S, Members, members_of, right_answer
 from bench.fleet.history import History, Verdict, compare
-from bench.fleet.postgres_pair import PostgresPair
 from bench.fleet.process import (
     CoordinatorProcess,
     GatewayProcess,
@@ -41,6 +40,7 @@ from bench.fleet.process import (
     wait_until_listening,
 )
 from bench.machine import Outcome
+from bench.stores.postgres_pair import PostgresPair
 from coordinator.stores.reader import reading
 from rollcast.runtime.errors import LeadershipLost, ProcessFailed
 from rollcast.runtime.logs import configure_logging

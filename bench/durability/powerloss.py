@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from bench.fleet.ledger_load import LedgerLoad, check_rows
 from bench.machine import Outcome
+from bench.stores.ledger_load import LedgerLoad, check_rows
 from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import LedgerDamaged, MissingExtra, StoreError
 from rollcast.runtime.install import install_command
@@ -133,8 +133,8 @@ def _intact(connect: Callable[[Path], sqlite3.Connection], load: LedgerLoad, sum
 def _apsw_modules() -> tuple[Any, Any]:
     try:
         return (
-            importlib.import_module("bench.fleet.forgetful_disk"),
-            importlib.import_module("bench.fleet.apsw_connection"),
+            importlib.import_module("bench.stores.forgetful_disk"),
+            importlib.import_module("bench.stores.apsw_connection"),
         )
     except ImportError as error:
         raise MissingExtra(

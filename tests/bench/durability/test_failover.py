@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from bench.durability import failover
-from bench.fleet.postgres_server import binaries
+from bench.stores.postgres_server import binaries
 
 SEED_OF_ALL_FAULTS = 6
 

@@ -10,7 +10,7 @@ import pytest
 
 from bench.durability import powerloss
 from bench.durability.powerloss import lose
-from bench.fleet.forgetful_disk import ForgetfulDisk, PowerLoss
+from bench.stores.forgetful_disk import ForgetfulDisk, PowerLoss
 from rollcast.runtime.errors import LedgerDamaged
 
 

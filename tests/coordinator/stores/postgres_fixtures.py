@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from bench.fleet.postgres_server import PostgresServer, binaries
+from bench.stores.postgres_server import PostgresServer, binaries
 from coordinator.stores.leadership import take
 from coordinator.stores.postgres import PostgresEngine, PostgresStore, connect
 from coordinator.stores.postgres_schema import migrate

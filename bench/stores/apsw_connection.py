@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from bench.fleet.forgetful_disk import ForgetfulDisk
+from bench.stores.forgetful_disk import ForgetfulDisk
 from coordinator.stores.sqlite import PRAGMAS
 
 

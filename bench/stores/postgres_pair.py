@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from bench.fleet.postgres_server import START_TIMEOUT_S, PostgresServer
+from bench.stores.postgres_server import START_TIMEOUT_S, PostgresServer
 from rollcast.runtime.errors import WaitTimedOut
 
 POLL_S = 0.02

@@ -1,0 +1,1 @@
+"""Provide disks that lose power, PostgreSQL servers to stop and kill, and recorded changes for tests of a ledger."""
