@@ -94,7 +94,7 @@ def table(models: list[str] | None, devices: list[str] | None) -> list[tuple[str
 def planned(model: str, accelerators: Accelerators, row_tokens: int, optimiser: OptimiserName = "adamw") -> Estimate:
     """Return plan-memory's estimate for the configuration that is compiled."""
     from bench.ahead.whole_step import learner_config
-    from rollcast.cli.run.plan_memory import learner_shape
+    from rollcast.cli.start.plan_memory import learner_shape
     from rollcast.policy.sizing.memory import learner_memory
 
     shape = learner_shape(learner_config(accelerators, row_tokens, optimiser), row_tokens)

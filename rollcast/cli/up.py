@@ -161,7 +161,7 @@ def _small_shares(shares: Mapping[str, DeviceShare], config: UpConfig) -> list[s
     devices = GpuSensors.here().devices() if shares else []
     if not devices:
         return []
-    from rollcast.cli.run.plan_memory import plan_of_up
+    from rollcast.cli.start.plan_memory import plan_of_up
 
     try:
         plan = plan_of_up(config)

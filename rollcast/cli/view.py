@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rollcast.cli.run.control import alert_line
-from rollcast.cli.run.workers import state_word
+from rollcast.cli.live.control import alert_line
+from rollcast.cli.live.workers import state_word
 
 Status = Mapping[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"

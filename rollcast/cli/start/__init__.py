@@ -1,1 +1,1 @@
-"""The first hour: what a machine lacks, and files to begin with."""
+"""Define the commands for the first hour: what a machine lacks, what fits it, and files to begin with."""

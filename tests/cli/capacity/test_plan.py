@@ -27,7 +27,7 @@ from rollcast.runtime.errors import ConfigError, MalformedMessage, PlanFileError
 from tests.capacity.sample_plan import sample_document
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
-from tests.cli.run.test_operator import run_folder
+from tests.cli.live.test_operator import run_folder
 from tests.coordinator.api.test_operator import Acts
 from tests.coordinator.http.serving import Given, served
 

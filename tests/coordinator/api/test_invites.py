@@ -20,7 +20,7 @@ from coordinator.http.routes import Caller
 from coordinator.join import InviteIssuer, JoinDesk, token_hash
 from coordinator.ledger.saved_orders import ORDERS, OrderRecorder, Orders
 from coordinator.stores.sqlite import Ledger
-from rollcast.cli.run.invite import make
+from rollcast.cli.live.invite import make
 from rollcast.runtime.errors import JoinRefused, NotAllowed
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA

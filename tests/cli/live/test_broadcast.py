@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rollcast.cli.coordinator_api import Target
+from rollcast.cli.live import broadcast
+from rollcast.cli.live.broadcast_view import heat_line, line, render
 from rollcast.cli.options import RunOptions
-from rollcast.cli.run import broadcast
-from rollcast.cli.run.broadcast_view import heat_line, line, render
 from rollcast.runtime.errors import MalformedMessage, RollcastError, RunFolderError, Unreachable
 from tests.coordinator.sample_status import broadcast_hop, broadcast_peer, sample_broadcast
 

@@ -16,8 +16,8 @@ from coordinator.core.members.audit_book import AuditRecord
 from coordinator.core.members.reputation_card import card_of_peer
 from coordinator.http.routes import Answer, Call, Route
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
+from rollcast.cli.live import invite, token, workers
 from rollcast.cli.options import RunOptions
-from rollcast.cli.run import invite, token, workers
 from rollcast.runtime.errors import ConfigError, MalformedMessage, NotAllowed, RunOver
 from rollcast.wire.ids import PeerId
 from tests.coordinator.api.test_operator import Acts

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.cli.main import app
-from rollcast.cli.run.plan_memory import as_json, plan_of, summary
+from rollcast.cli.start.plan_memory import as_json, plan_of, summary
 from rollcast.policy.shapes import parameter_count
 from rollcast.policy.sizing.hardware import CATALOGUE
 from rollcast.runtime.errors import ConfigError

@@ -11,9 +11,9 @@ import pytest
 from coordinator.core.events.operator_events import RunFinishing, RunPaused, RunResumed
 from coordinator.http.routes import Answer, Call, Route
 from rollcast.cli.coordinator_api import TOKEN_VARIABLE
-from rollcast.cli.run import control
+from rollcast.cli.live import control
 from rollcast.wire.ids import Step
-from tests.cli.run.test_operator import run_folder
+from tests.cli.live.test_operator import run_folder
 from tests.coordinator.api.test_run_control import Control
 from tests.coordinator.http.serving import Given, served
 

@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from rollcast.cli.coordinator_api import Target, fetch
+from rollcast.cli.live.broadcast_view import line, render
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
-from rollcast.cli.run.broadcast_view import line, render
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.process import stop_on_signals
 

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rollcast.cli.run.workers import state_word
+from rollcast.cli.live.workers import state_word
 from rollcast.wire.limits import SILENT_S
 
 Broadcast = Mapping[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollcast.cli.coordinator_api import Target
-from rollcast.cli.run import profile as command
-from rollcast.cli.run.profile import State, traced
+from rollcast.cli.live import profile as command
+from rollcast.cli.live.profile import State, traced
 from rollcast.runtime.errors import ConfigError, NotProfiled
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.coordinator.running import Member, Running, running

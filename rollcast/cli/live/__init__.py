@@ -1,0 +1,1 @@
+"""Define the commands that watch and steer a running run through its coordinator."""
