@@ -18,6 +18,7 @@ import structlog
 from peer.config import EngineConfig, PeerConfig
 from peer.engines.base import Engine
 from peer.instance import instance_id
+from peer.p2p.transport import host_thread_class
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError
 from rollcast.runtime.install import install_command
 from rollcast.runtime.run_folder import run_folder_error
@@ -83,9 +84,12 @@ async def join_run(config: PeerConfig, *, role: InvitedRole | None = None) -> Ru
         role: role that the invite must be for; None: that of the configuration.
 
     Raises:
+        MissingExtra: libp2p is wanted and not installed.
         JoinRefused: the invite is for another role, or the coordinator refused this peer.
         RollcastError: the invite cannot be read, or the coordinator cannot be reached (see read_invite and enrol).
     """
+    if config.link.p2p:
+        host_thread_class()  # a peer that cannot start should not spend its invite, which may be good for one
     identity = await asyncio.to_thread(Identity.load_or_create, config.state_folder / "identity.key")
     timeout_s = config.join_timeout_s
     invite = await read_invite(config.invite.get_secret_value(), config.invite_file, timeout_s or INVITE_TIMEOUT_S)

@@ -82,7 +82,7 @@ class P2pTransport:
         self._options = SocketOptions(silence_timeout_s=self._limits.silence_timeout_s)
         self._traffic = traffic or LinkTraffic(LinkConfig())
         self._address = (host, port)
-        self._thread_class = _thread_class()
+        self._thread_class = host_thread_class()
         self._caps = caps
         self._dht = dht
         self._sought: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -367,7 +367,7 @@ class P2pTransport:
         grant(self._passing.passed(self._loop.time()))
 
 
-def _thread_class() -> Callable[..., HostThread]:
+def host_thread_class() -> Callable[..., HostThread]:
     """Return HostThread, imported only here because libp2p is missing where the extra is not installed.
 
     Raises:

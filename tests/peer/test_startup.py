@@ -72,6 +72,16 @@ async def test_an_invite_for_another_role_is_refused(tmp_path: Path) -> None:
             await join_run(config.model_copy(update={"role": "origin"}))
 
 
+async def test_libp2p_that_is_missing_is_named_before_the_run_is_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peer.p2p.thread", None)
+    config = PeerConfig.model_validate({"state_folder": tmp_path / "peer", "link": {"p2p": True}})
+    with pytest.raises(MissingExtra, match="libp2p is not installed"):
+        await join_run(config)
+    assert not config.state_folder.exists()
+
+
 async def test_an_invite_that_never_comes_is_named(tmp_path: Path) -> None:
     config = PeerConfig(state_folder=tmp_path, invite_file=tmp_path / "invite.txt", join_timeout_s=0.1)
     with pytest.raises(WaitTimedOut, match="the invite in"):
