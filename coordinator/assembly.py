@@ -66,7 +66,8 @@ from rollcast.wire.ids import Role, RunId
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.rollouts import Sampling, sampling_to_pb
+from rollcast.wire.rollout_messages import sampling_to_pb
+from rollcast.wire.rollouts import Sampling
 
 log = structlog.get_logger()
 

@@ -15,7 +15,8 @@ from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire import limits
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Sampling, sampling_from_pb
+from rollcast.wire.rollout_messages import sampling_from_pb
+from rollcast.wire.rollouts import Sampling
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.text.tokenizer import read_record
 from rollcast.wire.version_swap import AtVersionSwap, at_version_swap_from_pb

@@ -50,11 +50,11 @@ from peer.worker.text import RunText
 from peer.worker.uploads import Uploader
 from peer.worker.worker import Worker
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.donor_end import RUN_ENDED, remove_end, write_end
+from rollcast.wire.donor.process_end import RUN_ENDED, remove_end, write_end
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import lease_from_pb, sampling_from_pb
+from rollcast.wire.rollout_messages import lease_from_pb, sampling_from_pb
 from rollcast.wire.version_swap import at_version_swap_from_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.records import VerifiedVersion

@@ -27,7 +27,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import new_tls_key
 from rollcast.wire.ids import Role, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import received_rollout
+from rollcast.wire.rollout_messages import received_rollout
 
 LINK_TIMEOUT_S = 60.0
 _ADDRESS = "ipv4:127.0.0.1:1"  # from which each peer seems to come

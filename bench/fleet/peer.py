@@ -21,7 +21,8 @@ from rollcast.wire.joining.grpc_client import connection_lost, open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.rollouts import prefix_digest, segment_from_pb
+from rollcast.wire.rollout_messages import segment_from_pb
+from rollcast.wire.rollouts import prefix_digest
 from rollcast.wire.token_ids import pack_ids
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs

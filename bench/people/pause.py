@@ -16,7 +16,7 @@ from typing import Any
 
 from bench import runs
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 
 PEER = "peer-1"
 _SAMPLE_S = 0.1

@@ -25,7 +25,7 @@ from PIL import Image
 
 from rollcast.runtime.errors import DaemonAway, WaitTimedOut
 from rollcast.runtime.waits import deadline
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 200_000

@@ -21,7 +21,7 @@ from statistics import median
 
 from bench.machine import Outcome
 from rollcast.runtime.errors import ProcessFailed, RollcastError
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 
 _ROLLCAST = (sys.executable, "-m", "rollcast.cli.main")
 _CONFIGS = Path(__file__).parents[2] / "configs"

@@ -20,7 +20,7 @@ from rollcast.runtime.run_folder import write_atomically
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import ChunkIndex, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
 from rollcast.wire.token_ids import pack_ids, unpack_ids
 from rollcast.wire.versions.receipts import NONCE_BYTES, ChunkReceipt, sign_receipt
 from rollcast.wire.versions.records import KEYFRAME_ID

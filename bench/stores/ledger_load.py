@@ -18,7 +18,8 @@ from coordinator.core.events.actions import (
 from coordinator.ledger.store import RunStore
 from coordinator.tasks.checks.task import Score
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
-from rollcast.wire.rollouts import Rollout, Segment, rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
+from rollcast.wire.rollouts import Rollout, Segment
 from rollcast.wire.token_ids import pack_ids
 
 SLOTS = 4

@@ -28,7 +28,7 @@ class Conduct:
             work besides the running batch.
         whole_batches: whether rollouts generated together are uploaded together, when the longest has ended.
             Otherwise each is uploaded when it ends, and another one takes its place.
-        at_version_swap: what rollouts in flight do when a new version is active (rollcast.wire.rollouts). With
+        at_version_swap: what rollouts in flight do when a new version is active (rollcast.wire.version_swap). With
             "finish" nothing takes the places of those that end meanwhile.
         t_publish_s: from the end of a learner step to its version's announcement: hashing, writing, pushing.
         t_notice_s: a round trip: the announcement of a version, and the report that it is held.

@@ -31,7 +31,6 @@ from coordinator.core.events.events import (
     StepFinished,
     VersionHeld,
 )
-from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.episodes import Game
 from coordinator.core.members.membership import Member
 from coordinator.core.members.reputation_card import verdict_of
@@ -39,6 +38,7 @@ from coordinator.core.staleness.epochs import NEWEST_KEPT
 from coordinator.core.traversal.traversal import Traversal
 from rollcast.runtime.errors import Banned
 from rollcast.wire.ids import PeerId, Version
+from rollcast.wire.rollouts import authors_of
 
 
 class Presence:

@@ -32,7 +32,6 @@ from coordinator.core.events.restored import (
     RestoredRollout,
     RestoredTurn,
 )
-from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.ledger.sql import NO_LIMIT, SqlConnection, insert_rows
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts
@@ -40,7 +39,8 @@ from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import LedgerDamaged, StoreError
 from rollcast.wire.ids import GroupId, RolloutId, Step
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import body_of, observation, rollout_from_pb
+from rollcast.wire.rollout_messages import body_of, rollout_from_pb
+from rollcast.wire.rollouts import authors_of, observation
 
 _ENTRY = (
     "rollout_id, group_id, prompt_token_ids, body, body_blake3, reward, exact, seed, agents"  # columns of a BatchEntry

@@ -18,7 +18,8 @@ from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, rollout_from_pb
+from rollcast.wire.rollout_messages import rollout_from_pb
+from rollcast.wire.rollouts import Rollout
 
 _PROGRESS_EVERY = 10_000  # events
 

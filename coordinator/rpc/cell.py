@@ -18,7 +18,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.ids import LeaseId, PeerId, RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import lease_from_pb
+from rollcast.wire.rollout_messages import lease_from_pb
 
 WAIT_S_MAX = 30.0
 ROLLOUTS_MAX = 256  # returned by one call

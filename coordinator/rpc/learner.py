@@ -29,7 +29,7 @@ from rollcast.wire import limits
 from rollcast.wire.ids import GroupId, PeerId, RolloutId, RunId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
 from rollcast.wire.versions.records import verify_announcement
 
 log = structlog.get_logger()

@@ -35,7 +35,7 @@ from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with
-from rollcast.wire.rollouts import partial_from_pb
+from rollcast.wire.rollout_messages import partial_from_pb
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import received_rollout, without_content
+from rollcast.wire.rollout_messages import received_rollout, without_content
 from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()

@@ -30,7 +30,7 @@ from rollcast.runtime.errors import StoreError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import lease_to_pb
+from rollcast.wire.rollout_messages import lease_to_pb
 
 ToPeer = (
     SendLeases

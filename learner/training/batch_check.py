@@ -11,7 +11,8 @@ from learner.training.packing import TrainingRow
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.limits import AGENTS_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Segment, packed_of, segment_from_pb, tokens_from_pb
+from rollcast.wire.rollout_messages import segment_from_pb, tokens_from_pb
+from rollcast.wire.rollouts import Segment, packed_of
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.token_ids import unpack_ids
 

@@ -29,7 +29,7 @@ from rollcast.runtime.config import dump_json, load_config
 from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.version import software_version
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from rollcast.wire.joining.invite import Invite
 
 REDACTED = "[redacted]"

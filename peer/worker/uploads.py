@@ -14,7 +14,8 @@ from rollcast.wire.ids import LeaseId
 from rollcast.wire.joining.grpc_client import connection_lost, end_call, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
-from rollcast.wire.rollouts import Rollout, rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
+from rollcast.wire.rollouts import Rollout
 
 MESSAGE_ROLLOUTS_MAX = 64  # rollouts in one message of the stream
 MESSAGE_BYTES_MAX = 1 << 20  # a message is closed once it holds this much; far below gRPC's limit

@@ -46,7 +46,8 @@ from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, 
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, Segment, packed_of, partial_to_pb, turn_start
+from rollcast.wire.rollout_messages import partial_to_pb
+from rollcast.wire.rollouts import Rollout, Segment, packed_of, turn_start
 from rollcast.wire.token_ids import pack_ids, unpack_ids
 from rollcast.wire.version_swap import AtVersionSwap
 from rollcast.wire.versions.chunk_store import ChunkStore

@@ -35,7 +35,7 @@ from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import lease_to_pb, rollout_from_pb
+from rollcast.wire.rollout_messages import lease_to_pb, rollout_from_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 
 DELIVERED_AT_ONCE = 64  # rollouts of one upload to the head

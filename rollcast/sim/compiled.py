@@ -48,7 +48,7 @@ FOLDERS = (
 )
 """Folders whose modules handle most events of a simulation."""
 MODULES = (
-    *(f"rollcast/wire/{name}.py" for name in ("address_scope", "rollouts", "token_ids")),
+    *(f"rollcast/wire/{name}.py" for name in ("address_scope", "rollout_messages", "rollouts", "token_ids")),
     "capacity/model/pacing_rules.py",
     "coordinator/core/status/status.py",
     "coordinator/core/status/wait_causes.py",

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import prefix_digest, slot_from_pb
+from rollcast.wire.rollout_messages import slot_from_pb
+from rollcast.wire.rollouts import prefix_digest
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.token_ids import unpack_ids
 from tests.coordinator.running import Member, changed, rollout, running, version

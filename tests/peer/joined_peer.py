@@ -9,7 +9,7 @@ from peer.config import PeerConfig
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import sampling_to_pb
+from rollcast.wire.rollout_messages import sampling_to_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.scripted_coordinator import RUN_ID, ScriptedCoordinator, peer_credentials, welcome
 from tests.peer.versions import LEARNER, stored_version

@@ -17,7 +17,8 @@ from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
-from rollcast.wire.rollouts import Rollout, lease_to_pb, rollout_from_pb
+from rollcast.wire.rollout_messages import lease_to_pb, rollout_from_pb
+from rollcast.wire.rollouts import Rollout
 
 RUN_ID = RunId("run-1")
 LEARNER_KEY = bytes(range(32))

@@ -16,7 +16,8 @@ import pytest
 
 from peer.engines.base import GenerateRequest
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import LeaseGrant, partial_from_pb
+from rollcast.wire.rollout_messages import partial_from_pb
+from rollcast.wire.rollouts import LeaseGrant
 from tests.peer.engines.fake_engine import next_token
 from tests.peer.joined_peer import joined_config, keep_version, welcome_to
 from tests.peer.scripted_coordinator import (

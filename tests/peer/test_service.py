@@ -19,7 +19,7 @@ from peer.engines.base import Engine
 from peer.service import run
 from peer.session.renewal import Renewal
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError, Unreachable
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb

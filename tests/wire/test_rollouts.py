@@ -12,25 +12,18 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import (
-    LeaseGrant,
-    Rollout,
-    Sampling,
-    Segment,
-    Slot,
+from rollcast.wire.rollout_messages import (
     body_of,
     lease_from_pb,
     lease_to_pb,
-    observation,
-    prefix_digest,
     received_rollout,
     rollout_from_pb,
     rollout_to_pb,
     sampling_from_pb,
     sampling_to_pb,
-    turn_start,
     with_body,
 )
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Sampling, Segment, Slot, observation, prefix_digest, turn_start
 from rollcast.wire.token_ids import pack_ids
 
 counters = st.integers(0, limits.COUNTER_MAX)

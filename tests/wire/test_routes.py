@@ -9,7 +9,8 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, Segment, received_rollout, rollout_to_pb, segment_from_pb
+from rollcast.wire.rollout_messages import received_rollout, rollout_to_pb, segment_from_pb
+from rollcast.wire.rollouts import Rollout, Segment
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.token_ids import pack_ids
 

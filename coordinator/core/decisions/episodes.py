@@ -37,7 +37,8 @@ from coordinator.core.leases.groups import Group
 from coordinator.core.leases.partials import bare
 from rollcast.wire.ids import EpisodeId, Step, UploadId
 from rollcast.wire.limits import SEGMENTS_MAX
-from rollcast.wire.rollouts import Rollout, Segment, body_of, observation, with_body
+from rollcast.wire.rollout_messages import body_of, with_body
+from rollcast.wire.rollouts import Rollout, Segment, observation
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one turn that wait for it to be stored
 _SEGMENTS_MAX = SEGMENTS_MAX // 2  # after which no turn begins: the peer needs room for segments of its own

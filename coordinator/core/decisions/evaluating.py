@@ -54,7 +54,8 @@ from coordinator.core.leases.evaluation_book import (
 from coordinator.core.members.membership import Member
 from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
 from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId
-from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot, body_of, with_body
+from rollcast.wire.rollout_messages import body_of, with_body
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot
 
 NO_PEER_S = 30.0
 """Seconds without any peer after which an evaluation is given up."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.leases.attempts import Attempt, Prefix
-from coordinator.core.leases.partials import bare, tokens_of
+from coordinator.core.leases.partials import bare
 from rollcast.wire.ids import PeerId
-from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, packed_of, prefix_digest, turn_start
+from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, packed_of, prefix_digest, tokens_of, turn_start
 from rollcast.wire.token_ids import ID_BYTES, holds_any, id_count, last_id
 
 

@@ -55,14 +55,15 @@ from coordinator.core.events.events import (
     RolloutStored,
     TurnStored,
 )
-from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix, authors_of
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from coordinator.core.leases.batches import too_old
 from coordinator.core.leases.drop_counts import DropReason, RefusalReason
 from coordinator.core.leases.episodes import Episode, EpisodeEnd, Game
 from coordinator.core.leases.groups import Group
-from coordinator.core.leases.partials import bare, tokens_of
+from coordinator.core.leases.partials import bare
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
-from rollcast.wire.rollouts import Rollout, turn_start, with_body
+from rollcast.wire.rollout_messages import with_body
+from rollcast.wire.rollouts import Rollout, authors_of, tokens_of, turn_start
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 

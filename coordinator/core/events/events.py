@@ -251,8 +251,8 @@ class SlotsLent:
 class RolloutReceived:
     """A peer uploaded a rollout. ``upload_id`` names the call that waits for the verdict.
 
-    rollcast.wire.rollouts has checked the bounds of every field; whether the rollout can be what it claims is checked
-    in coordinator/core/decisions/rollouts.py.
+    rollcast.wire.rollout_messages has checked the bounds of every field; coordinator/core/decisions/rollouts.py checks
+    whether the rollout can be what it claims.
     """
 
     upload_id: UploadId
@@ -275,7 +275,7 @@ class MalformedRollout:
 
 @dataclass(frozen=True, slots=True)
 class PartialReceived:
-    """A peer sent what a running attempt has generated. rollcast.wire.rollouts has checked every field's bounds."""
+    """A peer sent what a running attempt has generated; rollcast.wire.rollout_messages has checked every bound."""
 
     peer_id: PeerId
     partial: PartialRollout

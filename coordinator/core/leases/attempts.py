@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Version
@@ -10,11 +9,6 @@ from rollcast.wire.rollouts import Segment
 
 AttemptKey = tuple[LeaseId, int]  # lease and sample index: unique for ever
 Prefix = tuple[Segment, ...]  # segments that earlier attempts at a slot generated, and that its environment answered
-
-
-def authors_of(segments: Iterable[Segment]) -> frozenset[PeerId]:
-    """Return the peers that generated these segments; an environment is no author."""
-    return frozenset(segment.peer_id for segment in segments if segment.is_generated)
 
 
 @dataclass(frozen=True, slots=True)

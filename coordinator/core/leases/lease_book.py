@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredTurn
-from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix, authors_of
+from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from coordinator.core.leases.episodes import Episode, Game, Turn
 from coordinator.core.leases.groups import (
     LIVE_ATTEMPTS_MAX,
@@ -26,6 +26,7 @@ from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from coordinator.core.leases.slot_shares import SlotShares
 from coordinator.core.lent.lent import Lent
 from rollcast.wire.ids import EpisodeId, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.rollouts import authors_of
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
 _REMOVED_ONE_BY_ONE = 16  # groups; for more of them, lists of all groups are made anew instead of moved for each

@@ -8,17 +8,12 @@ from dataclasses import dataclass, field, replace
 from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from rollcast.wire.ids import Epoch, GroupId, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
-from rollcast.wire.rollouts import Segment
+from rollcast.wire.rollouts import Segment, tokens_of
 from rollcast.wire.token_ids import ID_BYTES
 
 _SlotKey = tuple[GroupId, int]
 _ATTEMPTS_KEPT = 3  # attempts of a slot, those with the most tokens; two of them may be live
 _SEGMENTS_KEPT = SEGMENTS_MAX // 4  # in a prefix: the peer that continues it needs room for segments of its own
-
-
-def tokens_of(prefix: Iterable[Segment]) -> int:
-    """Return the number of tokens."""
-    return sum(segment.token_count for segment in prefix)
 
 
 def bare(segments: Iterable[Segment]) -> Prefix:

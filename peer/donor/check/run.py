@@ -28,7 +28,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime import errors
 from rollcast.runtime.errors import ConfigError, JoinRefused, ReleaseMismatch, RollcastError
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from rollcast.wire.joining.diagnose import HopFailed, failed_hop
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.joining.release import check_release

@@ -1,4 +1,4 @@
-"""The `limits` command of the control socket: show, set and reset limits (rollcast.wire.donor_socket)."""
+"""The `limits` command of the control socket: show, set and reset limits (rollcast.wire.donor.control_socket)."""
 
 from __future__ import annotations
 

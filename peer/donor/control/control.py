@@ -1,4 +1,4 @@
-"""The daemon's end of the control socket, which answers its owner's commands (rollcast.wire.donor_socket)."""
+"""The daemon's end of the control socket, which answers its owner's commands (rollcast.wire.donor.control_socket)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import structlog
 
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.process import bind_error
-from rollcast.wire.donor_socket import DEADLINE_S, REQUEST_BYTES_MAX, parse, socket_path
+from rollcast.wire.donor.control_socket import DEADLINE_S, REQUEST_BYTES_MAX, parse, socket_path
 from rollcast.wire.joining.error_json import error_to_json
 
 log = structlog.get_logger()

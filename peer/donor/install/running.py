@@ -15,7 +15,7 @@ from typing import Any
 from rollcast.runtime.errors import DaemonAway, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
 from rollcast.runtime.install import module_command
 from rollcast.runtime.run_folder import run_folder_error
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 
 STOP_DEADLINE_S = 15.0  # a peer returns its leases within 2 s
 _LOOK_S = 0.2

@@ -22,7 +22,7 @@ from rollcast.cli.peer.folders import (
     state_folder,
 )
 from rollcast.runtime.errors import RollcastError
-from rollcast.wire.donor_end import RUN_ENDED, last_end
+from rollcast.wire.donor.process_end import RUN_ENDED, last_end
 from rollcast.wire.identity.tls import CREDENTIALS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rollcast.cli.options import AsJson, Json
 from rollcast.cli.peer.folders import StateFolder, state_folder
 from rollcast.cli.peer.screen import screen
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from rollcast.wire.joining.error_json import error_from_json
 
 For = Annotated[

@@ -20,7 +20,7 @@ from rollcast.cli.peer.folders import (
     state_folder,
 )
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 
 if TYPE_CHECKING:
     from peer.donor.install.join import PeerPaths

@@ -14,7 +14,7 @@ from rollcast.cli.options import AsJson
 from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, only_warnings, state_folder
 from rollcast.runtime.config import override
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from rollcast.wire.joining.error_json import error_from_json
 
 _SHOWN_WIDTH = 12  # of a limit's value

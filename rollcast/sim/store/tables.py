@@ -29,7 +29,6 @@ from coordinator.core.events.restored import (
     RestoredRollout,
     RestoredTurn,
 )
-from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from coordinator.tasks.checks.task import Score
@@ -37,7 +36,8 @@ from rollcast.runtime.errors import StoreError
 from rollcast.sim.store.access import AccessTable, InviteTable, contradicted
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, body_of, rollout_to_pb
+from rollcast.wire.rollout_messages import body_of, rollout_to_pb
+from rollcast.wire.rollouts import Rollout, authors_of
 
 Key = tuple[int, int]  # lease and sample index
 

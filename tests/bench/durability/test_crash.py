@@ -22,7 +22,7 @@ from bench.fleet.long_rollouts import LeasedSlot, LongRollouts, tokens_for, uplo
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.stores.sqlite import Ledger
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import rollout_from_pb, rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_from_pb, rollout_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.token_ids import unpack_ids
 from tests.coordinator.sample_status import sample_broadcast_turns, sample_status

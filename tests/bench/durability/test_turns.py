@@ -12,7 +12,8 @@ from coordinator.core.events.actions import DropTurns, StoreEpisode
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.stores.sqlite import Ledger
 from rollcast.wire.ids import GroupId, RolloutId
-from rollcast.wire.rollouts import observation, rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
+from rollcast.wire.rollouts import observation
 from tests.coordinator.stored_work import PEER, attempt, close, group, rollout, store_turn
 
 

@@ -16,7 +16,7 @@ from peer.donor.check.run import CheckRequest, CheckResult
 from peer.reachability.link_speed import LinkMeasured
 from rollcast.cli.peer.check import check
 from rollcast.runtime.errors import JoinRefused, Unreachable
-from rollcast.wire.donor_end import RUN_ENDED, write_end
+from rollcast.wire.donor.process_end import RUN_ENDED, write_end
 from tests.peer.donor.check.test_findings import DECODED, MACHINE
 from tests.peer.donor.install.test_join import invite
 

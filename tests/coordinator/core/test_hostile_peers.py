@@ -9,7 +9,8 @@ from coordinator.core.events.events import LeasesReturned, PartialReceived, Peer
 from coordinator.core.members.fair_share import IDLE, FairShare
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
-from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, lease_from_pb, lease_to_pb
+from rollcast.wire.rollout_messages import lease_from_pb, lease_to_pb
+from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
 from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import SAMPLING, World, announced, held, only, received, rollout, wants
 

@@ -24,7 +24,7 @@ import pytest
 import pytest_asyncio
 
 from rollcast.runtime.errors import DaemonAway, WaitTimedOut
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from tests.browsing import Tab, opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.asyncio(loop_scope="package")]

@@ -30,7 +30,7 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RolloutId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
 from rollcast.wire.versions.records import verify_announcement
 from tests.coordinator.running import version
 from tests.coordinator.stored_work import attempt, group, rollout, score, store_rollout

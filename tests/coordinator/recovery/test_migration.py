@@ -34,7 +34,7 @@ from rollcast.cli.main import app
 from rollcast.runtime.errors import MigrationError, RollcastError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RunId, Step, Version
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
 from tests.coordinator.stored_work import attempt, batch, close, fill, issue, rollout, score, store_rollout
 from tests.coordinator.stores.postgres_fixtures import lead_now, needs_postgres, new_database
 

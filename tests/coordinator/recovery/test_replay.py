@@ -15,7 +15,7 @@ from coordinator.shell.flight_recorder import segment_path
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import PeerId
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
 from tests.coordinator import core_world as build
 
 

@@ -15,7 +15,8 @@ from coordinator.ledger.store import BatchEntry
 from coordinator.rpc.learner import LearnerCalls
 from rollcast.wire.ids import GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import LeaseGrant, rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
+from rollcast.wire.rollouts import LeaseGrant
 from tests.coordinator.core_world import SAMPLING, rollout
 
 A = PeerId("a")

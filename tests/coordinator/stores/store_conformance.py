@@ -23,14 +23,14 @@ from coordinator.core.events.actions import (
 )
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
-from coordinator.core.leases.attempts import authors_of
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.ledger.sql_access import AuditRow
 from coordinator.ledger.store import CompactingStore, HighWater, ProblemReward, RunStore, StoreCounts, StoredVersion
 from coordinator.tasks.checks.task import Score
 from rollcast.runtime.errors import JoinRefused, StoreError
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
-from rollcast.wire.rollouts import observation, rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
+from rollcast.wire.rollouts import authors_of, observation
 from tests.coordinator.stored_work import (
     PEER,
     PROMPT,

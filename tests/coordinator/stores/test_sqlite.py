@@ -19,7 +19,7 @@ from coordinator.stores.sqlite import Ledger, store_error
 from coordinator.stores.sqlite_schema import MIGRATIONS, OLDEST, migrate
 from rollcast.runtime.errors import RunFormatError, StoreError
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.rollouts import rollout_to_pb
+from rollcast.wire.rollout_messages import rollout_to_pb
 from tests.coordinator.stored_work import attempt, batch, group, rollout, score, store_rollout
 from tests.coordinator.stores.store_conformance import CompactionConformance
 

@@ -19,7 +19,8 @@ from rollcast.policy.logprobs import TokenStatistics
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import ENVIRONMENT, Segment, segment_to_pb
+from rollcast.wire.rollout_messages import segment_to_pb
+from rollcast.wire.rollouts import ENVIRONMENT, Segment
 from rollcast.wire.token_ids import pack_ids
 
 RULES = BatchRules(3, groups_per_step=1, samples_per_group=1, vocabulary_size=32, row_tokens=8)

@@ -45,7 +45,7 @@ from pathlib import Path
 from peer.config import PeerConfig
 from peer.service import run
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 
 async def tell(folder):
     said = None

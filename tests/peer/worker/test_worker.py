@@ -21,7 +21,8 @@ from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, 
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, partial_from_pb
+from rollcast.wire.rollout_messages import partial_from_pb
+from rollcast.wire.rollouts import Rollout
 from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.engines.fake_engine import FakeEngine
 from tests.peer.versions import stored_version

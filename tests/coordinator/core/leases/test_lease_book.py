@@ -12,10 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from coordinator.core.leases.attempts import Attempt, AttemptKey, Prefix
 from coordinator.core.leases.groups import Finished, Group
 from coordinator.core.leases.lease_book import LeaseBook
-from coordinator.core.leases.partials import Partials, bare, cut, joined, tokens_of
+from coordinator.core.leases.partials import Partials, bare, cut, joined
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
-from rollcast.wire.rollouts import Segment
+from rollcast.wire.rollouts import Segment, tokens_of
 from rollcast.wire.token_ids import pack_ids
 from tests.coordinator.core_world import prompt
 

@@ -22,7 +22,7 @@ from peer.limits.config import LimitsConfig
 from peer.limits.decide import OwnerRequest
 from peer.limits.quota import MonthUse
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage, RunFolderError
-from rollcast.wire.donor_socket import REQUEST_BYTES_MAX, request, socket_path
+from rollcast.wire.donor.control_socket import REQUEST_BYTES_MAX, request, socket_path
 from rollcast.wire.joining.error_json import error_from_json
 
 

@@ -24,7 +24,7 @@ from peer.reachability.summary import ReachabilitySummary
 from peer.session.coordinators import Coordinators
 from peer.worker.core.events import FinishRequested, Rest, Verdict
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.worker.core.worker_samples import grant, rollout, segment, work
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
 from tests.peer.donor.page.played_host import PEER_ID, SATURDAY_NOON, played_donor
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import DaemonAway, MalformedMessage, WaitTimedOut
-from rollcast.wire.donor_end import last_end
+from rollcast.wire.donor.process_end import last_end
 
 REQUEST_BYTES_MAX = 4096
 REPLY_BYTES_MAX = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_end import FILE, last_end, remove_end, write_end
-from rollcast.wire.donor_socket import request
+from rollcast.wire.donor.control_socket import request
+from rollcast.wire.donor.process_end import FILE, last_end, remove_end, write_end
 
 
 def test_the_owner_is_told_how_the_process_ended(tmp_path: Path) -> None:

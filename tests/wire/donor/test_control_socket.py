@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.runtime.errors import DaemonAway, MalformedMessage, WaitTimedOut
-from rollcast.wire.donor_socket import REPLY_BYTES_MAX, parse, request, socket_path
+from rollcast.wire.donor.control_socket import REPLY_BYTES_MAX, parse, request, socket_path
 
 
 def answering(folder: Path, reply: bytes | None) -> threading.Thread:
