@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.broadcast.broadcast import ended_by_sigterm, working_folder
 from bench.longrun.fleet import LongFleet, long_fleet
+from peer.p2p.transport import host_thread_class
 
 _KIB = 1024
 _SETTINGS = ("peers", "interval", "kib", "set")
@@ -32,9 +33,11 @@ def fleet_of(arguments: argparse.Namespace, *, p2p: bool) -> Iterator[LongFleet]
 
     Raises:
         ConfigError: a setting is wrong.
-        MissingExtra: see bench.wan.build.
+        MissingExtra: libp2p is wanted and not installed; see also bench.wan.build.
         ProcessFailed, WaitTimedOut: a process does not start.
     """
+    if p2p:
+        host_thread_class()
     settings = (*(("peer.link.p2p=true",) if p2p else ()), *arguments.set)
     with (
         ended_by_sigterm(),
