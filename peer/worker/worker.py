@@ -195,8 +195,11 @@ class Worker:
             try:
                 state = self._held_state(key.version, held)
             except StoreError:
-                if max(self._store.versions(), default=-1) <= key.version:
+                encoding = self._store.get(key.version)
+                if encoding is not None and encoding.state_held:
                     raise
+                # A delta changes the state in place, and retention may remove it. What takes its place is loaded once
+                # it is verified; until then it need not be in the store.
                 log.info("version replaced before it was loaded", version=key.version)
                 self.handle(VersionReplaced(key))
                 return

@@ -97,7 +97,7 @@ class VersionLoaded:
 
 @dataclass(frozen=True, slots=True)
 class VersionReplaced:
-    """A version could not be loaded: its memory has become that of a newer one, which is verified as well."""
+    """A version could not be loaded, because it is no longer held: its memory becomes that of a newer one."""
 
     key: VersionKey
 

@@ -19,15 +19,16 @@ from peer.worker.core.status import WorkerStatus
 from peer.worker.worker import Worker
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError, Unreachable
 from rollcast.runtime.waits import deadline
-from rollcast.wire.ids import LeaseId, PeerId
+from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollout_messages import partial_from_pb
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.engines.fake_engine import FakeEngine
 from tests.peer.versions import stored_version
 from tests.peer.worker.core.worker_samples import grant, key, segment
-from tests.wire.versions.build import put
+from tests.wire.versions.build import a_state, a_step, changed, put, put_delta
 
 
 class Uploads:
@@ -52,7 +53,7 @@ class NoDelay(Random):
 
 class Fixture:
     def __init__(self, folder: Path, engine: FakeEngine, uploads: Uploads, **settings: Any) -> None:
-        self.store = ChunkStore(folder, keep_versions=4)
+        self.store = ChunkStore(folder, keep_versions=4, in_memory=True)
         self.engine = engine
         self.uploads = uploads
         self.sent: list[pb.PeerMessage] = []
@@ -144,9 +145,35 @@ async def test_a_version_that_is_replaced_before_it_is_loaded_is_skipped(tmp_pat
         fixture.worker.handle(VersionVerified(key(4)))
         fixture.worker.handle(VersionVerified(key(5)))
         await fixture.until(lambda: fixture.status().active == key(5), "version 5")
+
+
+async def test_a_version_whose_memory_is_being_changed_is_not_loaded(tmp_path: Path) -> None:
+    """A delta that is applied takes the memory of its base long before the new state is in the store."""
     async with a_worker(tmp_path) as fixture:
-        fixture.worker.handle(VersionVerified(key(6)))
-        with pytest.raises(StoreError, match="no longer in the store"):
+        put(fixture.store, 1)
+        step = a_step(a_state(seed=1), changed(a_state(seed=1), 0), 2)
+        fixture.store.materialise(put_delta(fixture.store, step)).finish()
+        base = fixture.store.get(Version(2))
+        assert base is not None
+        assert base.take_memory() is not None
+        fixture.worker.handle(VersionVerified(key(2)))
+        await asyncio.sleep(0)  # the task that loads it runs
+        stored_version(fixture.store, 3)
+        fixture.worker.handle(VersionVerified(key(3)))
+        await fixture.until(lambda: fixture.status().active == key(3), "version 3")
+        assert fixture.engine.loads == [3]
+
+
+async def test_a_version_that_is_held_and_cannot_be_read_ends_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_encoding: StoredEncoding) -> memoryview:
+        raise StoreError("the disk cannot be read")
+
+    monkeypatch.setattr(StoredEncoding, "state_bytes", fails)
+    async with a_worker(tmp_path) as fixture:
+        fixture.start_version(3)
+        with pytest.raises(StoreError, match="the disk cannot be read"):
             await fixture.running
 
 
