@@ -84,6 +84,11 @@ def turn_start(segments: Sequence[Segment]) -> int:
     return 0
 
 
+def last_turn(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """Return the segments after the last one of an environment; all of them if there is none."""
+    return segments[turn_start(segments) :]
+
+
 def prefix_digest(prefix: Sequence[Segment]) -> bytes:
     """Return BLAKE3 of the segments' kinds, versions, peers and tokens, 16 bytes."""
     hasher = blake3(b"rollcast/prefix/1")
@@ -98,6 +103,11 @@ def packed_of(segments: Sequence[Segment]) -> bytes:
     if len(segments) == 1:
         return segments[0].packed_ids
     return b"".join(segment.packed_ids for segment in segments)
+
+
+def packed_turn(segments: Sequence[Segment]) -> bytes:
+    """Return the token ids after the last answer of an environment, packed; all of them if there is none."""
+    return packed_of(last_turn(segments))
 
 
 def tokens_of(segments: Iterable[Segment]) -> int:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator.core.decisions.issuing import issue
-from coordinator.core.decisions.rollout_checks import packed_turn
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, AnswerUpload, CloseAttempt, DropTurns, Note, StoreTurn, together
 from coordinator.core.events.episode_events import (
@@ -38,7 +37,7 @@ from coordinator.core.leases.partials import bare
 from rollcast.wire.ids import EpisodeId, Step, UploadId
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollout_messages import body_of, with_body
-from rollcast.wire.rollouts import Rollout, Segment, observation
+from rollcast.wire.rollouts import Rollout, Segment, observation, packed_turn
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one turn that wait for it to be stored
 _SEGMENTS_MAX = SEGMENTS_MAX // 2  # after which no turn begins: the peer needs room for segments of its own

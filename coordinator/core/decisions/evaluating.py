@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from coordinator.core.decisions.rollout_checks import malformed_rollout, packed_turn, whole_of
+from coordinator.core.decisions.rollout_checks import malformed_rollout, whole_of
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     Action,
@@ -55,7 +55,7 @@ from coordinator.core.members.membership import Member
 from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
 from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId
 from rollcast.wire.rollout_messages import body_of, with_body
-from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot
+from rollcast.wire.rollouts import LeaseGrant, Rollout, Slot, packed_turn
 
 NO_PEER_S = 30.0
 """Seconds without any peer after which an evaluation is given up."""

@@ -15,7 +15,16 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.leases.attempts import Attempt, Prefix
 from coordinator.core.leases.partials import bare
 from rollcast.wire.ids import PeerId
-from rollcast.wire.rollouts import PartialRollout, Rollout, Segment, packed_of, prefix_digest, tokens_of, turn_start
+from rollcast.wire.rollouts import (
+    PartialRollout,
+    Rollout,
+    Segment,
+    last_turn,
+    packed_turn,
+    prefix_digest,
+    tokens_of,
+    turn_start,
+)
 from rollcast.wire.token_ids import ID_BYTES, holds_any, id_count, last_id
 
 
@@ -68,11 +77,6 @@ def whole_of(rollout: Rollout, prefix: Prefix) -> Prefix | None:
     return (*prefix, *rollout.segments)
 
 
-def packed_turn(segments: Prefix) -> bytes:
-    """Return the token ids after the last answer of an environment, packed: all of them if there is none."""
-    return packed_of(segments[turn_start(segments) :])
-
-
 def _wrong_end(state: CoreState, rollout: Rollout, turn: bytes, text_end: int | None, longest: frozenset[int]) -> str:
     """Return why a rollout of these tokens does not end as it claims; empty if it does.
 
@@ -106,7 +110,7 @@ def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
     """Return the peer that sent, as a partial rollout, tokens that complete a stop string; None if there is none."""
     if text_end is None:
         return None
-    turn = prefix[turn_start(prefix) :]
+    turn = last_turn(prefix)
     if text_end > tokens_of(turn):
         return None
     position = 0

@@ -63,7 +63,7 @@ from coordinator.core.leases.groups import Group
 from coordinator.core.leases.partials import bare
 from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollout_messages import with_body
-from rollcast.wire.rollouts import Rollout, authors_of, tokens_of, turn_start
+from rollcast.wire.rollouts import Rollout, authors_of, last_turn, tokens_of
 
 _UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
 
@@ -116,7 +116,8 @@ class Rollouts:
         if segments is None:
             return self._wrong_prefix(event, attempt)
         whole = replace(rollout, segments=segments) if rollout.prefix_digest else rollout
-        refused = self._refuse_content(event, attempt, whole, prefix)
+        is_cell = state.members.is_cell(event.peer_id)
+        refused = self._refuse_content(event, attempt, whole, prefix, is_cell=is_cell)
         if refused is not None:
             return refused
         if rollout.finish_reason == "interrupted":  # another peer continues it
@@ -126,19 +127,14 @@ class Rollouts:
         # The age of a rollout is the step of its batch minus its oldest version; every later batch makes it older.
         if state.batches.next_step - whole.oldest_version > state.rules.gate(state.batches.next_step):
             return self._close(event, attempt, "stale")
-        state.forecast.answered(attempt, now, tokens_of(segments[turn_start(segments) :]), rollout.generate_s)
-        self._note_authors(event)
+        state.forecast.answered(attempt, now, tokens_of(last_turn(segments)), rollout.generate_s)
+        if is_cell:  # what is found about the authors of its tokens has to reach it
+            state.members.generated_in_cell(event.peer_id, authors_of(rollout.segments))
         newest_own = max((one.version for one in rollout.segments if one.peer_id == event.peer_id), default=Version(0))
         state.members.reputation(event.peer_id).generated_with(newest_own)
         if episode is not None:
             return self.episodes.take(event, attempt, episode, segments, now)
         return self._store(event, attempt)
-
-    def _note_authors(self, event: RolloutReceived) -> None:
-        """Remember whose tokens a cell uploads, so that what is found about them reaches the cell."""
-        members = self._state.members
-        if members.is_cell(event.peer_id):
-            members.generated_in_cell(event.peer_id, authors_of(event.rollout.segments))
 
     def _wrong_prefix(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
         """Close the attempt of a turn that follows on something else than its lease has."""
@@ -148,13 +144,12 @@ class Rollouts:
         return [self._penalise(event.peer_id, what), *self._close(event, attempt, "malformed")]
 
     def _refuse_content(
-        self, event: RolloutReceived, attempt: Attempt, rollout: Rollout, prefix: Prefix
+        self, event: RolloutReceived, attempt: Attempt, rollout: Rollout, prefix: Prefix, *, is_cell: bool
     ) -> list[Action] | None:
         """Close the attempt if its rollout cannot be trained on; return None if it can."""
         state, own = self._state, event.rollout
         if state.epochs.is_any_orphan(rollout.segments):
             return self._close(event, attempt, "rolled_back")  # not its fault: it may not know of the epoch yet
-        is_cell = state.members.is_cell(event.peer_id)
         convicted = [one for one in authors_of(own.segments) if state.members.kept_out_because(one)] if is_cell else []
         if convicted:  # the cell may not have heard of it
             reports = [state.report_to_cell(event.peer_id, one) for one in convicted]
@@ -168,15 +163,20 @@ class Rollouts:
             return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
         longest = longest_of(state, attempt)
         malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end, longest)
-        before = state.book.prompt_length(attempt.group_id) + (tokens_of(prefix) if own.prefix_digest else 0)
-        if not malformed and own.routed_prompt_tokens not in (0, before):
-            malformed = "uploaded routes for a prompt of another length"
+        malformed = malformed or self._wrong_routes(own, attempt, prefix)
         if malformed:
             return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
         chosen = version_chosen(rollout.segments[len(prefix) :], attempt)
         if chosen and not is_cell:  # a cell checks the versions of each of its members
             return [self._penalise(event.peer_id, chosen), *self._close(event, attempt, "older_version")]
         return None
+
+    def _wrong_routes(self, own: Rollout, attempt: Attempt, prefix: Prefix) -> str:
+        """Return what is wrong with the routes of an upload, if it has any; empty if they are for its prompt."""
+        if not own.routed_prompt_tokens:
+            return ""
+        before = self._state.book.prompt_length(attempt.group_id) + (tokens_of(prefix) if own.prefix_digest else 0)
+        return "" if own.routed_prompt_tokens == before else "uploaded routes for a prompt of another length"
 
     def _store(self, event: RolloutReceived, attempt: Attempt) -> list[Action]:
         """Fill the slot, store the rollout, and close the other attempt at the slot, which came too late."""

@@ -22,7 +22,7 @@ from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.episodes import Game
 from rollcast.runtime.windows import WINDOW, RecentIdentities, percentile_of
 from rollcast.wire.ids import PeerId, Version
-from rollcast.wire.rollouts import turn_start
+from rollcast.wire.rollouts import last_turn, tokens_of
 
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
@@ -193,8 +193,7 @@ class Forecast:
         speed = self._speed(attempt.peer_id)
         if not speed.is_bound:
             self._spread.add(turnaround_s * speed.tokens_per_s / (attempt.load * self._usual_tokens))
-        prefix = attempt.prefix or ()
-        given = sum(segment.token_count for segment in prefix[turn_start(prefix) :])
+        given = tokens_of(last_turn(attempt.prefix or ()))
         speed.add(max(1, tokens - given) * attempt.load / turnaround_s, now)
         self._turnaround_s.add(turnaround_s)
 
