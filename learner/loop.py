@@ -283,7 +283,10 @@ class TrainingLoop:
             publications = self._parts.publications
             kept, announced = publications.kept(), publications.announced()
             self._parts.evaluations.step_done(self.step, self._at.newest_version, kept, announced)
-        values |= self._parts.evaluations.take_figures() | skipped
+        await self._report_step(values | self._parts.evaluations.take_figures() | skipped, rows, batch)
+
+    async def _report_step(self, values: dict[str, float], rows: list[TrainingRow], batch: Batch) -> None:
+        """Report a step that is done: its figures, its times, and what was found about the rollouts of its batch."""
         values |= signal_of(rows, self._settings.completion_tokens_max, self._settings.stop_token_ids)
         values |= {
             "published_in_s": self._parts.publications.last_s,

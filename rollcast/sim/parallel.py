@@ -58,22 +58,11 @@ def documents(
                 [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             running.add(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        words = deque[str](maxlen=_LINES_KEPT)
-        follower = Thread(target=_follow, args=(process.stderr, words, partial(progress, place)))
-        with process:
-            follower.start()
-            printed = process.stdout.read()
-            follower.join()
-        with lock:
-            running.discard(process)
         try:
-            document: dict[str, Any] = json.loads(printed)
-        except ValueError:
-            cause = "".join(words)[-_STDERR_KEPT:].strip() or f"exit status {process.returncode}"
-            raise ProcessFailed("a simulation failed", cause=cause, fix="repeat it alone") from None
-        return document
+            return _printed(process, partial(progress, place))
+        finally:
+            with lock:
+                running.discard(process)
 
     with ThreadPoolExecutor(max(1, processes)) as pool:
         try:
@@ -83,6 +72,28 @@ def documents(
                 ended[0] = True
                 for process in running:
                     process.kill()
+
+
+def _printed(process: subprocess.Popen[str], progress: Callable[[float], None]) -> dict[str, Any]:
+    """Wait until a process has ended, and return the JSON object that it printed.
+
+    Raises:
+        ProcessFailed: it printed none.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    words = deque[str](maxlen=_LINES_KEPT)
+    follower = Thread(target=_follow, args=(process.stderr, words, progress))
+    with process:
+        follower.start()
+        printed = process.stdout.read()
+        follower.join()
+    try:
+        document: dict[str, Any] = json.loads(printed)
+    except ValueError:
+        cause = "".join(words)[-_STDERR_KEPT:].strip() or f"exit status {process.returncode}"
+        raise ProcessFailed("a simulation failed", cause=cause, fix="repeat it alone") from None
+    return document
 
 
 def _follow(lines: Iterable[str], words: deque[str], progress: Callable[[float], None]) -> None:

@@ -11,7 +11,7 @@ the newer one came as a delta.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -173,12 +173,10 @@ def write_patch(
                 if changed > most:
                     return None
                 expert, rows, columns = checkpoint_position(tensor, indices)
-                for writer, placement in zip(writers, placements, strict=True):
-                    for number in range(len(tensor.names)):
-                        mine = slice(None) if len(tensor.names) == 1 else expert == number
-                        for part in placement[tensor.names[number]]:
-                            inside, at = part.located(rows[mine], columns[mine])
-                            moved += writer.add(part.target, at, values[mine][inside], tensor.dtype)
+                for number, name in enumerate(tensor.names):
+                    mine = slice(None) if len(tensor.names) == 1 else expert == number
+                    for writer, placement in zip(writers, placements, strict=True):
+                        moved += writer.add(placement[name], rows[mine], columns[mine], values[mine], tensor.dtype)
         for writer in writers:
             writer.finish()
     finally:
@@ -195,8 +193,15 @@ class _PatchFile:
         self._file: BinaryIO = path.open("wb")
         self._entries: list[dict[str, Any]] = []
 
-    def add(self, target: int, indices: Integers, values: Items, dtype: str) -> int:
-        """Append elements of one parameter; return the bytes of their indices and values."""
+    def add(self, parts: Iterable[Part], rows: Integers, columns: Integers, values: Items, dtype: str) -> int:
+        """Append the elements of one tensor that this worker has; return the bytes of their indices and values."""
+        moved = 0
+        for part in parts:
+            inside, at = part.located(rows, columns)
+            moved += self._add(part.target, at, values[inside], dtype)
+        return moved
+
+    def _add(self, target: int, indices: Integers, values: Items, dtype: str) -> int:
         if not len(indices):
             return 0
         if int(indices.max()) > _INDEX_MAX:

@@ -101,30 +101,23 @@ def samples(
         given = {name: value for name, value in asdict(training).items() if name != "parquet"}
         wanted = RolloutFilter(version=version, wrong=wrong, **given)
         found = stored_rollouts(folder, _tokenizer(folder), limit, wanted)
-        by_version = sorted(found, key=lambda one: (one.version, one.rollout_id))
-        chosen = by_version if training.problem else found
-        summary = f"{_plural(len(found), 'stored rollout')} of training, the newest that match; --limit {limit}."
-        if not found:
-            summary = "No stored rollout matches: none is scored yet, they were deleted, or a filter is too narrow."
         if training.parquet is not None:
             write_parquet(found, training.parquet)
             print(f"{len(found)} rollouts in {training.parquet}")
             return 0
+        by_version = sorted(found, key=lambda one: (one.version, one.rollout_id))
+        chosen, summary = by_version if training.problem else found, _training_summary(len(found), limit)
     else:
         every = evaluated(folder, set_name, version)
         matching = [one for one in every if not (wrong and one.exact)]
         chosen, summary = matching[:limit], _summary(every, matching, limit, wrong=wrong)
     if export is not None:
         _export(export, chosen, folder)
-        return 0
-    if json_output:
+    elif json_output:
         for one in chosen:
             print(json.dumps(_without_tokens(asdict(one))))
-        return 0
-    console = Console()
-    for one in chosen:
-        _show(console, one)
-    console.print(f"[dim]{escape(summary)}[/dim]", highlight=False)
+    else:
+        _show_all(chosen, summary)
     return 0
 
 
@@ -150,6 +143,13 @@ def _export(to: Export, samples: Sequence[Sample], folder: RunFolder) -> None:
     print(f"{len(samples)} samples exported to {to}")
 
 
+def _training_summary(found: int, limit: int) -> str:
+    """Return what was found in the ledger: also that nothing was."""
+    if not found:
+        return "No stored rollout matches: none is scored yet, they were deleted, or a filter is too narrow."
+    return f"{_plural(found, 'stored rollout')} of training, the newest that match; --limit {limit}."
+
+
 def _summary(every: Sequence[Sample], matching: Sequence[Sample], limit: int, *, wrong: bool) -> str:
     """Return what was found in an evaluation: also that nothing was, which an empty screen would not say."""
     of = f"{_plural(len(every), 'completion')} of the set {every[0].set!r} at version {every[0].version}"
@@ -170,6 +170,13 @@ def _without_tokens(sample: dict[str, Any]) -> dict[str, Any]:
         for turn in sample.get("turns", ())
     ]
     return sample | {"turns": turns} if turns else sample
+
+
+def _show_all(samples: Sequence[Sample], summary: str) -> None:
+    console = Console()
+    for one in samples:
+        _show(console, one)
+    console.print(f"[dim]{escape(summary)}[/dim]", highlight=False)
 
 
 def _show(console: Console, one: Any) -> None:

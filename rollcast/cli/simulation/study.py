@@ -80,8 +80,10 @@ def scale(
         Print one JSON object.
     """
     sizes, rates = _numbers("--peers", peers), _numbers("--churn", churn)
-    if any(size < 1 or size != int(size) for size in sizes) or min(minutes, warm_up_minutes) <= 0.0:
-        raise ConfigError("--peers, --minutes and --warm-up-minutes must be above 0", fix="give peers and time")
+    if any(size < 1 or size != int(size) for size in sizes):
+        raise ConfigError(f"--peers {peers}: each number must be whole and above 0", fix="write --peers 100,1000")
+    if min(minutes, warm_up_minutes) <= 0.0:
+        raise ConfigError("--minutes and --warm-up-minutes must be above 0", fix="give more time")
     if usd_per_hour < 0.0 or (processes is not None and processes < 1):
         raise ConfigError("--usd-per-hour must not be below 0, nor --processes below 1", fix="give another number")
     if plot is not None:
@@ -107,14 +109,12 @@ def scale(
         sys.stderr.write(f"simulated {cell[0]} peers at churn {cell[1]:g}\n")
         known[keys[cell]] = ScalePoint(**found)
         if results is not None:
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"cell": keys[cell], "point": found}) + "\n")
+            _append(results, keys[cell], found)
     points = [known[keys[cell]] for cell in cells]
     if plot is not None:
         _draw(list(known.values()), plot)
     if json_output:
-        json.dump({"points": [point.to_json() for point in points]}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print(json.dumps({"points": [point.to_json() for point in points]}, indent=2))
     else:
         _show(points)
     return EXIT_VIOLATED if any(point.violations for point in points) else 0
@@ -149,6 +149,11 @@ def _read(results: Path) -> dict[str, ScalePoint]:
         raise ConfigError(
             f"cannot read the results {results}", cause=str(error), fix="name another file, or one of this version"
         ) from None
+
+
+def _append(results: Path, cell: str, point: Mapping[str, Any]) -> None:
+    with results.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"cell": cell, "point": point}) + "\n")
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -39,6 +39,7 @@ REUSE_VALID_FOR_S = 600.0
 
 _ATTEMPT_TIMEOUT_S = 10.0
 _DELAY_MOST_S = 10.0
+_NO_ANSWER = "no answer in time"
 _DIAGNOSIS_LEAST_S, _DIAGNOSIS_MOST_S = 1.0, 30.0  # a join that is out of time still says which hop failed
 
 #: (number of the attempt from 1, URL of the place that is tried, what failed there last or empty)
@@ -134,13 +135,7 @@ async def enrol(
                 raise error.error from None
             problems[place.http_url] = error.error.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
-            try:
-                async with asyncio.timeout(
-                    max(_DIAGNOSIS_LEAST_S, min(gives_up_at_s - loop.time(), _DIAGNOSIS_MOST_S))
-                ):
-                    await _note(problems, place, error, logs=timeout_s is None)
-            except TimeoutError:
-                problems.setdefault(place.http_url, "no answer in time")
+            await _note(problems, place, error, gives_up_at_s - loop.time(), logs=timeout_s is None)
         if loop.time() + delay_s >= gives_up_at_s:
             break
         await asyncio.sleep(delay_s)
@@ -159,14 +154,19 @@ class _UnprovenServer(Exception):
         self.error = error
 
 
-async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *, logs: bool) -> None:
-    """Find out which hop fails, and log it if it is another one than before.
+async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, left_s: float, *, logs: bool) -> None:
+    """Find out within the time that is left which hop fails, and log it if it is another one than before.
 
     Without a timeout no error ever reports the problem, so the log must.
     """
-    problem = str(error) or "no answer in time"
+    problem = str(error) or _NO_ANSWER
     if not isinstance(error, NotReady):
-        failed = await failed_hop(place.http_url.partition("://")[2], None)
+        try:
+            async with asyncio.timeout(max(_DIAGNOSIS_LEAST_S, min(left_s, _DIAGNOSIS_MOST_S))):
+                failed = await failed_hop(place.http_url.partition("://")[2], None)
+        except TimeoutError:
+            problems.setdefault(place.http_url, _NO_ANSWER)
+            return
         problem = problem if failed is None else str(failed)
     if logs and problems.get(place.http_url) != problem:
         log.warning("the coordinator cannot be reached; retrying", url=place.http_url, cause=problem)

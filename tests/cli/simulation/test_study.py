@@ -72,8 +72,8 @@ def test_what_is_found_already_is_not_simulated_again(
     [
         (["--peers", "many"], "no list of numbers"),
         (["--churn", "-1"], "no list of numbers"),
-        (["--peers", "0"], "must be above 0"),
-        (["--peers", "1.5"], "must be above 0"),
+        (["--peers", "0"], "must be whole and above 0"),
+        (["--peers", "1.5"], "must be whole and above 0"),
         (["--minutes", "0"], "must be above 0"),
         (["--processes", "0"], "below 1"),
         (["--usd-per-hour", "-1"], "below 0"),
