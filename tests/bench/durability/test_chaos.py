@@ -22,7 +22,7 @@ from peer.worker.uploads import Uploader
 from rollcast.cli.processes import Fleet
 from rollcast.wire.ids import LeaseId
 from tests.coordinator.sample_status import peer, sample_status
-from tests.coordinator.stored_work import PEER, batch, close, issue, score
+from tests.coordinator.stored_work import PEER, batch, close, issue, rollout, score
 
 
 class Process:
@@ -84,11 +84,14 @@ async def test_a_peer_records_its_acknowledged_rollouts(tmp_path: Path, monkeypa
             Verdict(LeaseId(7), 0, True, ""),
             Verdict(LeaseId(7), 1, False, "fenced"),
             Verdict(LeaseId(8), 0, True, ""),
+            Verdict(LeaseId(9), 0, True, ""),
         )
 
     monkeypatch.setattr(Uploader, "upload", upload)
     keep_journal(tmp_path / "journal")
-    assert len(await Uploader(lambda: None).upload([])) == 3
+    groups = {7: 1, 8: 1, 9: 0}  # lease 9 is an evaluation's
+    rollouts = [rollout(lease, group_id=group) for lease, group in groups.items()]
+    assert len(await Uploader(lambda: None).upload(rollouts)) == 4
     assert (tmp_path / "journal").read_text() == "7 0\n8 0\n"
 
 
