@@ -165,7 +165,7 @@ def try_task(config: CoordinatorConfig) -> str:
     held_out = ", ".join(f"{len(one.examples)} ({name})" for name, one in sets.items())
     skipped = sum(mixture.skipped.values())
     return (
-        f"the task has problems to train on, and for evaluation {held_out}"
+        f"the task has problems to train on; problems for evaluation: {held_out or 'none'}"
         f"{f'; {skipped} that do not fit were skipped' if skipped else ''}"
     )
 

@@ -25,8 +25,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def tell_progress(share: float) -> None:
-    """Tell the process that reads this one's document how much of the work is done."""
+def report_progress(share: float) -> None:
+    """Report to the process that reads this one's document how much of the work is done."""
     sys.stderr.write(f"{_PROGRESS}{share:.4f}\n")
     sys.stderr.flush()
 
@@ -43,7 +43,7 @@ def documents(
     Args:
         commands: arguments of ``python``, for each process.
         processes: the most that run at once.
-        progress: called on other threads with the place of a command and the share that it has told (tell_progress).
+        progress: called on other threads with the place of a command and the share that it reported (report_progress).
 
     Raises:
         ProcessFailed: a process printed no JSON object. Those that still run are ended.

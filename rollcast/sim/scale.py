@@ -31,7 +31,7 @@ from rollcast.sim import compiled
 from rollcast.sim.fleet import Fleet, Progress
 from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.peer import PeerNode
-from rollcast.sim.parallel import tell_progress
+from rollcast.sim.parallel import report_progress
 from rollcast.sim.scenario import paced
 from rollcast.sim.simulation import rare_collections
 
@@ -354,7 +354,7 @@ def command(
 def main(options: str, spot: str = "") -> None:
     """Simulate one point and print it as JSON."""
     record = read_spot(Path(spot)) if spot else None
-    point = simulate_scale(**json.loads(options), spot=record, progress=tell_progress)
+    point = simulate_scale(**json.loads(options), spot=record, progress=report_progress)
     json.dump(point.to_json(), sys.stdout)
 
 

@@ -21,7 +21,7 @@ def a_run(folder: Path, *, held_out: str = "") -> Path:
 def test_a_file_is_checked_with_its_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert validate(a_run(tmp_path)) == 0
     shown = capsys.readouterr().out
-    assert "problems to train on, and for evaluation 10 (held_out)\n" in shown
+    assert "problems to train on; problems for evaluation: 10 (held_out)\n" in shown
     assert "valid configuration of up" in shown
 
 

@@ -22,10 +22,10 @@ def test_documents_come_in_the_order_of_the_commands() -> None:
 
 def test_progress_is_reported_and_is_none_of_the_last_words() -> None:
     told: list[tuple[int, float]] = []
-    told_by = ["-c", "from rollcast.sim.parallel import tell_progress as t; t(0.25); t(1.0); print('{}')"]
+    told_by = ["-c", "from rollcast.sim.parallel import report_progress as t; t(0.25); t(1.0); print('{}')"]
     assert list(documents([printing("{}"), told_by], 2, lambda place, share: told.append((place, share)))) == [{}, {}]
     assert told == [(1, 0.25), (1, 1.0)]
-    fails = ["-c", "from rollcast.sim.parallel import tell_progress as t; t(0.5); raise SystemExit('out of memory')"]
+    fails = ["-c", "from rollcast.sim.parallel import report_progress as t; t(0.5); raise SystemExit('out of memory')"]
     with pytest.raises(ProcessFailed) as found:
         list(documents([fails], 1))
     assert found.value.cause == "out of memory"

@@ -24,7 +24,7 @@ EXIT_VIOLATED = 1
 USD_PER_PEER_HOUR = 0.40
 """Of a peer while it runs, unless another price is given: a rented RTX 4090 (capacity/catalogue/data/prices)."""
 
-_TELL_EVERY_S = 30.0
+_REPORT_EVERY_S = 30.0
 
 app = App(name="study", help="Simulate many fleets and compare them.", help_format="plaintext")
 
@@ -130,12 +130,12 @@ class _Progress:
     def __init__(self, cells: Sequence[tuple[int, float]], now: Callable[[], float] = time.monotonic) -> None:
         self._cells = cells
         self._now = now
-        self._told_s = dict.fromkeys(cells, now())
+        self._reported_s = dict.fromkeys(cells, now())
 
     def __call__(self, place: int, share: float) -> None:
         cell, now_s = self._cells[place], self._now()
-        if now_s - self._told_s[cell] >= _TELL_EVERY_S:
-            self._told_s[cell] = now_s
+        if now_s - self._reported_s[cell] >= _REPORT_EVERY_S:
+            self._reported_s[cell] = now_s
             sys.stderr.write(f"{cell[0]} peers at churn {cell[1]:g}: {share:.0%}\n")
 
 

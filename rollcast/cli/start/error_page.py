@@ -32,4 +32,4 @@ def section(heading: str) -> str:
             return _LINK.sub(r"\1", one.strip())
     kind = "RC" if heading.startswith("RC") else "Exit status"
     known = [one.splitlines()[0] for one in sections if one.startswith(kind)]
-    raise ConfigError(f"Rollcast has no {heading}", fix=f"it has: {', '.join(known)}")
+    raise ConfigError(f"there is no {heading}", fix=f"choose among {', '.join(known)}")
