@@ -111,6 +111,7 @@ class PeerCalls:
                         if kind == "heartbeat" and (sequence := message.heartbeat.sequence):
                             answer = pb.HeartbeatAnswer(sequence=sequence)
                             channel.send(pb.CoordinatorMessage(heartbeat_answer=answer))
+                del message  # else each of thousands of sessions keeps its newest heartbeat, some 2.7 KB
             channel.end("the peer closed the connection")
         except RollcastError as error:
             channel.end(_one_line(error))
