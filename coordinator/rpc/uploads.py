@@ -80,27 +80,26 @@ class UploadCalls:
     ) -> None:
         """Pass on what a stream's messages hold, until the peer has sent the last one or one that is malformed."""
         try:
-            while (upload := await self._next(uploads)) is not None:
-                now = time.monotonic()
-                wait_s = max(
-                    self._limits.read(peer_id, keys, uploads.newest_bytes, now), self._limits.next(peer_id, keys, now)
-                )
-                answers = _Answers()
-                self._receive(peer_id, upload, await self._core.route_shape(), answers)
-                upload = None  # not kept while the stream waits
-                await unanswered.put(answers)
-                if wait_s > 0.0:
-                    await asyncio.sleep(min(wait_s, UPLOAD_WAIT_MAX_S))
+            async with deadline(MESSAGE_DEADLINE_S, "the next message of a stream of uploads") as wait:
+                while (upload := await anext(uploads, None)) is not None:
+                    now = time.monotonic()
+                    wait_s = max(
+                        self._limits.read(peer_id, keys, uploads.newest_bytes, now),
+                        self._limits.next(peer_id, keys, now),
+                    )
+                    answers = _Answers()
+                    self._receive(peer_id, upload, await self._core.route_shape(), answers)
+                    upload = None  # not kept while the stream waits
+                    await unanswered.put(answers)
+                    if wait_s > 0.0:
+                        await asyncio.sleep(min(wait_s, UPLOAD_WAIT_MAX_S))
+                    wait.restart()
         except asyncio.CancelledError:
             raise  # nobody takes anything from the queue any more, which may be full
         except BaseException:
             await unanswered.put(None)
             raise
         await unanswered.put(None)
-
-    async def _next(self, uploads: Messages) -> pb.RolloutUpload | None:
-        async with deadline(MESSAGE_DEADLINE_S, "the next message of a stream of uploads"):
-            return await anext(uploads, None)
 
     def _receive(self, peer_id: PeerId, upload: pb.RolloutUpload, routes: RouteShape | None, answers: _Answers) -> None:
         if len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
