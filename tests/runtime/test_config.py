@@ -131,7 +131,7 @@ class Settings(ConfigModel):
     """Copies."""
     file: Path | None = None
     """File of points."""
-    name: str = ""
+    name: str = Field("", pattern=r"^[a-z]*$")
     """Title."""
     inner: Inner = Inner()
     """Waits."""
@@ -144,6 +144,7 @@ class Settings(ConfigModel):
         ({"count": "many"}, "count must be a whole number"),
         ({"file": 5}, 'file must be a path: "..."'),
         ({"name": 5}, 'name must be a text: "..."'),
+        ({"name": "KEY"}, "name cannot be 'KEY'; it must have the form ^[a-z]*$"),
         ({"drawing": {"shape": {"kind": "sum", "parts": "x"}}}, 'drawing.shape.parts must be a list: ["...", "..."]'),
         ({"drawing": {"named": 1}}, "drawing.named must be a table: { ... }"),
         ({"deadline_s": 1.0}, "unknown key 'deadline_s' (did you mean 'inner.deadline_s'?)"),
