@@ -42,12 +42,14 @@ def check_pass_at(samples: int, pass_at: Sequence[int]) -> None:
     """Check that each k of pass@k can be estimated from so many samples.
 
     Raises:
-        ConfigError: some k is above the number of samples.
+        ConfigError: there is no k, or one is below 1 or above the number of samples.
     """
-    if not pass_at or not all(1 <= k <= samples for k in pass_at):
+    if min(pass_at, default=0) < 1:
+        raise ConfigError("each k of pass@k must be at least 1", fix="use --k 1 or more")
+    if max(pass_at) > samples:
         raise ConfigError(
-            f"{samples} samples a problem do not give pass@{max(pass_at, default=0)}",
-            fix=f"use --samples {max(pass_at, default=1)} or more, and k from 1 on",
+            f"pass@{max(pass_at)} cannot be estimated from {samples} samples of each problem",
+            fix=f"use --samples {max(pass_at)} or more, or a smaller --k",
         )
 
 

@@ -142,6 +142,8 @@ def _explain(problem: Any, cls: type[BaseModel]) -> str:
         case "literal_error":
             close = difflib.get_close_matches(str(problem["input"]), re.findall("'(.*?)'", context["expected"]), n=1)
             return f"{location} cannot be {problem['input']!r}{_did_you_mean(close)}; choose {context['expected']}"
+        case "string_too_short" if context["min_length"] == 1:
+            return f"{location} must not be empty"
         case "string_pattern_mismatch":
             return f"{location} cannot be {problem['input']!r}; it must have the form {context['pattern']}"
         case "missing":

@@ -129,6 +129,8 @@ class Settings(ConfigModel):
     """Colour of lines."""
     count: int = 1
     """Copies."""
+    unit: str = Field("mm", min_length=1)
+    """Unit of lengths."""
     file: Path | None = None
     """File of points."""
     name: str = Field("", pattern=r"^[a-z]*$")
@@ -144,6 +146,7 @@ class Settings(ConfigModel):
         ({"count": "many"}, "count must be a whole number"),
         ({"file": 5}, 'file must be a path: "..."'),
         ({"name": 5}, 'name must be a text: "..."'),
+        ({"unit": ""}, "unit must not be empty"),
         ({"name": "KEY"}, "name cannot be 'KEY'; it must have the form ^[a-z]*$"),
         ({"drawing": {"shape": {"kind": "sum", "parts": "x"}}}, 'drawing.shape.parts must be a list: ["...", "..."]'),
         ({"drawing": {"named": 1}}, "drawing.named must be a table: { ... }"),

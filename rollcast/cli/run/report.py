@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from rollcast.cli.options import LATEST_RUN, Json
-from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
+from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder, write_atomically
 
 
 def report(run_folder: Path = LATEST_RUN, *, out: Path | None = None, json_output: Json = False) -> int:
@@ -43,5 +44,6 @@ def write_report(folder: RunFolder, path: Path) -> int:
     try:
         write_atomically(path, data)
     except OSError as error:
-        raise run_folder_error(path, error) from None
+        fix = "free some space, or name a file with --out in a folder that exists and can be written"
+        raise RunFolderError(f"cannot write the report {path}", cause=error.strerror or str(error), fix=fix) from None
     return len(data)

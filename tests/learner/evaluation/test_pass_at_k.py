@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from learner.evaluation.pass_at_k import Estimate, estimate_pass_at_k, pass_at_k
+from learner.evaluation.pass_at_k import Estimate, check_pass_at, estimate_pass_at_k, pass_at_k
+from rollcast.runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,10 @@ def test_the_interval_is_that_of_the_mean_over_problems() -> None:
     assert estimate_pass_at_k(4, [1], 1) == Estimate(0.25, 0.0, 1.0)
     with pytest.raises(ValueError, match="no problem"):
         estimate_pass_at_k(4, [], 1)
+
+
+@pytest.mark.parametrize(("pass_at", "message"), [((), "at least 1"), ((1, 0), "at least 1"), ((1, 9), "pass@9")])
+def test_a_k_that_cannot_be_estimated_is_refused(pass_at: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_pass_at(8, pass_at)
+    check_pass_at(8, (1, 8))
