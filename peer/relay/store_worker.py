@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -191,6 +191,11 @@ class StoreWorker:
         """Delete the file of a draft."""
         self._post(None, draft.discard)
 
+    def announced(self, version: Version) -> None:
+        """Apply what is here of a delta to this version, or an older one, without waiting for the rest."""
+        self._store.announced = max(self._store.announced, version)
+        self._wake.set()
+
     def write(self, key: EncodingKey, index: ChunkIndex, payload: BytesLike) -> None:
         """Store a verified chunk, which is read from memory until then. Only a failure is answered, by StoreFailed.
 
@@ -354,7 +359,13 @@ class StoreWorker:
             await self._gather()
 
     def _take_up_later(self) -> None:
-        self._jobs.append(self._later.popleft().job)
+        later = self._later.popleft()
+        keyframe = self._store.get(later.key.version)
+        if keyframe is not None and keyframe.changing:  # reading it would undo what the next delta has changed
+            due_s = asyncio.get_running_loop().time() + _WAITS_S_MOST
+            self._later.append(replace(later, due_s=due_s))
+        else:
+            self._jobs.append(later.job)
 
     async def _gather(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -164,6 +164,8 @@ class RelayVersions:
         )
         self._handle(AnnouncementReceived(key_of(broadcast_manifest(verified)), link))
         self._carry_out_drafts(self._drafts.announced(verified.version))
+        if announced:
+            self.worker.announced(verified.version)
         return verified
 
     def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:

@@ -193,7 +193,8 @@ class Worker:
     async def _load(self, key: VersionKey) -> None:
         with ExitStack() as held:
             try:
-                state = self._held_state(key.version, held)
+                # In a thread: what a delta has changed in the state ahead of time is undone first.
+                state = await asyncio.to_thread(self._held_state, key.version, held)
             except StoreError:
                 encoding = self._store.get(key.version)
                 if encoding is not None and encoding.state_held:

@@ -100,6 +100,8 @@ class ChunkStore:
         hash_states: bool = True,
     ) -> None:
         self.folder = self._folder = folder
+        self.announced = -1
+        """The newest version known to be wanted: states in memory may be changed into it while a delta arrives."""
         self._hash_states = hash_states
         self._in_memory = in_memory or memory_only
         self._memory_only = memory_only
@@ -215,7 +217,7 @@ class ChunkStore:
             StoreError: the disk refuses.
         """
         for version in sorted(self._in_the_making, reverse=True):
-            if self._in_the_making[version].advance(budget_bytes):
+            if self._in_the_making[version].advance(budget_bytes, in_place=version <= self.announced):
                 return True
         receiving = [encoding for encoding in list(self._encodings.values()) if not encoding.finished]
         return any(encoding.advance_hash(budget_bytes) for encoding in receiving) or self._advance_copy(budget_bytes)

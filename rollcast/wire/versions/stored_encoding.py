@@ -29,6 +29,9 @@ from rollcast.wire.versions.records import Manifest, VerifiedVersion
 from rollcast.wire.versions.state_hash import LEAF_BYTES, PrefixHash, StateHash
 from rollcast.wire.versions.state_memory import StateMemory, memory_for
 
+Undo = Callable[[StateMemory], None]
+"""Makes the state in a memory again of what it was changed into; it may raise StoreError."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -83,6 +86,7 @@ class StoredEncoding:
         self.lineage: tuple[tuple[Version, EncodingId], ...] = ()
         self._memory: StateMemory | None = None
         self._taken = False  # the memory has become another version's
+        self._undo: Undo | None = None  # of what was changed in the memory
         self._chunk_list = hashes
         self._finished = False
         self._state_verified = False
@@ -180,20 +184,67 @@ class StoredEncoding:
         self._memory, self._descriptor = memory, memory.descriptor
         self._close = weakref.finalize(self, memory.close)
 
-    def take_memory(self) -> StateMemory | None:
+    @contextmanager
+    def changed(self, undo: Undo) -> Iterator[StateMemory | None]:
+        """Let the body change the state in memory, which stays held: before it is read next, ``undo`` is called once.
+
+        Yields None if the state is on disk, is being read, or was changed by another caller.
+        """
+        with self._lock:
+            if self._memory is None or self.readers or self._taken or self._undo not in (None, undo):
+                yield None
+                return
+            self._undo = undo
+            yield self._memory
+
+    def take_memory(self, undo: Undo | None = None) -> StateMemory | None:
         """Return the memory of the state, to change it into another one; this encoding cannot be used afterwards.
 
         Returns None, and changes nothing, if the state is on disk or is being read.
+
+        Args:
+            undo: what the caller passed to ``changed``: its changes are in the memory.
+
+        Raises:
+            StoreError: another caller's changes cannot be undone.
         """
         with self._lock:
             if self._memory is None or self.readers or self._taken:
                 return None
-            self._taken, self._state_verified, self._finished = True, False, False
-            memory, self._memory = self._memory, None
-            assert isinstance(self._close, weakref.finalize)
-            self._close.detach()
-            self._descriptor = -1
+            if self._undo != undo:
+                self._undo_changes()
+            self._undo = None
+            memory = self._memory
+            self._lose_memory()
             return memory
+
+    def undo(self, undo: Undo) -> None:
+        """Undo the changes of the caller that passed this to ``changed``, if there are any.
+
+        Raises:
+            StoreError: they cannot be undone; the state is lost.
+        """
+        with self._lock:
+            if self._undo == undo:
+                self._undo_changes()
+
+    def _lose_memory(self) -> None:
+        self._taken, self._state_verified, self._finished = True, False, False
+        self._memory = None
+        assert isinstance(self._close, weakref.finalize)
+        self._close.detach()
+        self._descriptor = -1
+
+    def _undo_changes(self) -> None:
+        undo, self._undo, memory = self._undo, None, self._memory
+        if undo is None or memory is None:
+            return
+        try:
+            undo(memory)
+        except BaseException:
+            self._lose_memory()
+            memory.close()
+            raise
 
     def close(self) -> None:
         """Close the file descriptor; the encoding cannot be used afterwards."""
@@ -231,6 +282,11 @@ class StoredEncoding:
     def memory(self) -> StateMemory | None:
         """Return the memory of the state; None if it is on disk."""
         return self._memory
+
+    @property
+    def changing(self) -> bool:
+        """Whether a delta has changed some of the state in memory; whoever reads it has that undone first."""
+        return self._undo is not None
 
     @property
     def listed(self) -> bool:
@@ -342,7 +398,7 @@ class StoredEncoding:
     def _to_be_hashed(self) -> bool:
         """Whether checking the state takes another pass over its bytes: the chunks, each checked, are no leaves."""
         return (self._hash_states and self.manifest.kind == "keyframe") and not (
-            self._state_verified or self._finished or self.manifest.chunk_size_bytes == LEAF_BYTES
+            self._state_verified or self._finished or self._taken or self.manifest.chunk_size_bytes == LEAF_BYTES
         )
 
     def advance_hash(self, budget_bytes: int) -> bool:
@@ -494,6 +550,7 @@ class StoredEncoding:
         with self._lock:
             if self._taken:
                 raise StoreError(f"the memory of version {self.version} has become a newer version's")
+            self._undo_changes()
             self.readers += 1
 
     def _end_reader(self) -> None:

@@ -159,6 +159,34 @@ async def test_a_requested_keyframe_is_listed_at_once(tmp_path: Path) -> None:
         assert await setup.done() == []
 
 
+async def test_a_keyframe_that_a_delta_changes_is_not_listed_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = Published(RUN_ID, LEARNER, 3, base=SECOND)
+    async with working(tmp_path, idle_s=60.0) as setup:
+        setup.make_second()
+        assert (await setup.next(3))[2] == StateMade(STEP)
+        key = setup.begin(third, PREVIOUS_ID)
+        setup.worker.write(key, ChunkIndex(0), third.chunk(0, PREVIOUS_ID))
+        assert isinstance((await setup.next())[0], StoreReady)
+        second = setup.store.get(2)
+        assert second is not None
+        assert not second.changing
+        setup.worker.announced(third.version)
+        async with asyncio.timeout(5.0):
+            while not second.changing:
+                assert await setup.done() == []
+        monkeypatch.setattr(setup.worker, "_idle_s", 0.0)
+        assert await setup.done() == []
+        await asyncio.sleep(0.05)
+        assert await setup.done() == []
+        assert second.changing
+        setup.worker.list_chunks(key_of(2))
+        assert await setup.next() == [VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)]
+        assert await setup.worker.ahead.read(key_of(2), ChunkIndex(6)) == SECOND.chunk(6)
+        assert not second.changing
+
+
 async def test_chunks_that_wait_are_written_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[tuple[int, int]] = []
     write = StoredEncoding.write_verified

@@ -235,6 +235,7 @@ async def test_the_next_version_is_computed_from_its_delta(tmp_path: Path) -> No
     async with working(tmp_path, restore=True) as setup:
         assert setup.news() == [VersionRestored(KEY, CHUNKS, CHUNK_BYTES)]
         assert setup.announce(SECOND) == [known(STEP, STEP_CHUNKS)]
+        assert setup.store.announced == 2, "its delta may be applied while it arrives"
         await setup.receive(SECOND, PREVIOUS_ID)
         assert await setup.next() == [KeyframeMade(key_of(2))]
         assert setup.completed == [2]

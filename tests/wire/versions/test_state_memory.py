@@ -10,12 +10,16 @@ import pytest
 from rollcast.runtime.errors import CorruptChunk, StoreError
 from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.versions import chunk_store, materialise, state_memory
+from rollcast.wire.versions import delta as delta_codec
 from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.chunks import cut
+from rollcast.wire.versions.delta import encode_delta
+from rollcast.wire.versions.materialise import Materialisation
 from rollcast.wire.versions.records import KEYFRAME_ID, PREVIOUS_ID
-from rollcast.wire.versions.state_hash import state_hash
+from rollcast.wire.versions.state_hash import StateHash, state_hash
 from rollcast.wire.versions.state_memory import StateMemory, fits_in_memory
 from rollcast.wire.versions.stored_encoding import StoredEncoding
-from tests.wire.versions.build import Step, a_state, a_step, changed, put, put_delta
+from tests.wire.versions.build import CHUNK, Step, a_record, a_state, a_step, begin_delta, changed, fill, put, put_delta
 from tests.wire.versions.crashing_disk import Crash, crash_after
 
 SIZE = 40_000
@@ -144,6 +148,144 @@ def test_a_wrong_delta_loses_the_base_which_can_be_made_again(store: ChunkStore)
     delta = store.get(2, PREVIOUS_ID)
     assert delta is not None
     assert bytes(store.materialise(delta).state_bytes()) == STEPS[0].state
+
+
+# ---------------------------------------------------------------- deltas that are applied while they arrive
+
+
+def some_of(store: ChunkStore, step: Step, share: float) -> StoredEncoding:
+    """Begin a delta, and write this share of its chunks."""
+    delta = begin_delta(store, step)
+    store.prepare(delta)
+    chunks = [step.delta[start:stop] for start, stop in cut(len(step.delta), CHUNK)]
+    for index, chunk in enumerate(chunks[: int(share * len(chunks))]):
+        delta.write(index, chunk)
+    return delta
+
+
+@pytest.fixture
+def long_step(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> Step:
+    """A step of many chunks and blocks from version 2, which the store holds in memory."""
+    make(store, STEPS[0])
+    store.announced = 3
+    monkeypatch.setattr(delta_codec, "DELTA_BLOCK_BYTES", 2 * CHUNK)
+    new = changed(STEPS[0].state, 9, share=0.5)
+    invertible = b"".join(encode_delta(a_record(new).tensors, STEPS[0].state, new, invertible=True))
+    return a_step(STEPS[0].state, new, 3, delta=invertible)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])
+def test_a_delta_is_applied_while_it_arrives(
+    store: ChunkStore, long_step: Step, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    base = store.get(2)
+    assert base is not None
+    memory, delta = base.memory, some_of(store, long_step, share)
+    hashed: list[int] = []
+    update = StateHash.update
+    monkeypatch.setattr(StateHash, "update", lambda self, data: (hashed.append(len(data)), update(self, data)))
+    idle(store)
+    assert sum(hashed) == pytest.approx(share * len(long_step.state), abs=4 * CHUNK)
+    assert store.versions() == [1, 2], "the base is held until the end"
+    fill(delta, long_step.delta)
+    delta.finish()
+    made = store.materialise(delta)
+    assert made.memory is memory
+    assert bytes(made.state_bytes()) == long_step.state
+    assert sum(hashed) == len(long_step.state), "no byte is hashed twice"
+    made.list_chunks()
+    assert made.chunk_list() == long_step.keyframe_list
+    assert store.versions() == [1, 3]
+
+
+def test_a_delta_that_is_not_announced_is_applied_once_it_is_whole(store: ChunkStore, long_step: Step) -> None:
+    store.announced = 2
+    delta = some_of(store, long_step, 0.6)
+    assert not store.advance(1 << 20)
+    fill(delta, long_step.delta)
+    assert store.advance(1 << 20)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_who_reads_the_base_meanwhile_gets_it_as_it_was(store: ChunkStore, long_step: Step, share: float) -> None:
+    base, delta = store.get(2), some_of(store, long_step, share)
+    assert base is not None
+    idle(store)
+    assert base.changing
+    with base.reader():
+        assert not base.changing
+        assert bytes(base.state_bytes()) == STEPS[0].state
+        fill(delta, long_step.delta)
+        assert not store.advance(1 << 20)
+    assert not store.advance(1 << 20), "a second reader may follow"
+    delta.finish()
+    assert bytes(store.materialise(delta).state_bytes()) == long_step.state
+    assert store.versions() == [1, 3]
+
+
+def test_a_base_that_is_to_be_kept_is_copied_as_it_was(store: ChunkStore, long_step: Step) -> None:
+    delta = some_of(store, long_step, 1.0)
+    idle(store)
+    delta.finish()
+    assert bytes(store.materialise(delta, keep_base=True).state_bytes()) == long_step.state
+    base = store.get(2)
+    assert base is not None
+    assert bytes(base.state_bytes()) == STEPS[0].state
+
+
+def test_a_delta_that_is_abandoned_leaves_its_base_as_it_was(store: ChunkStore, long_step: Step) -> None:
+    base = store.get(2)
+    assert base is not None
+    some_of(store, long_step, 0.6)
+    idle(store)
+    assert base.changing
+    assert store.discard_encoding(Version(3), PREVIOUS_ID)
+    assert not base.changing
+    assert bytes(base.state_bytes()) == STEPS[0].state
+
+
+def test_a_delta_that_proves_malformed_half_way_can_be_undone(store: ChunkStore, long_step: Step) -> None:
+    half = len(long_step.delta) // 2
+    broken = a_step(STEPS[0].state, long_step.state, 3, delta=long_step.delta[:half] + bytes([0xFF]) * half)
+    base, delta = store.get(2), some_of(store, broken, 1.0)
+    assert base is not None
+    idle(store)
+    assert base.changing
+    assert bytes(base.state_bytes()) == STEPS[0].state
+    delta.finish()
+    with pytest.raises(CorruptChunk):
+        store.materialise(delta)
+
+
+def test_a_base_is_lost_if_what_was_applied_has_no_inverse(store: ChunkStore, long_step: Step) -> None:
+    other = a_step(STEPS[0].state, bytes(len(long_step.state)), 3)  # shorter as it is than as a difference
+    base, delta = store.get(2), some_of(store, other, 1.0)
+    assert base is not None
+    idle(store)
+    with pytest.raises(StoreError, match="cannot be inverted"):
+        base.state_bytes()
+    assert store.versions() == [1]
+    delta.finish()
+    with pytest.raises(StoreError, match="has become a newer version's"):
+        store.materialise(delta)
+
+
+def test_two_deltas_do_not_change_one_base_at_the_same_time(store: ChunkStore, long_step: Step, tmp_path: Path) -> None:
+    base, delta = store.get(2), put_delta(store, long_step)
+    assert base is not None
+    first, second = (Materialisation(base, delta, tmp_path / "new", in_memory=True) for _ in range(2))
+    assert first.advance(CHUNK, in_place=True)
+    assert not second.advance(CHUNK, in_place=True)
+    second.finish()
+    assert second.memory is not None
+    assert bytes(second.memory.view) == long_step.state
+    assert not first.advance(CHUNK, in_place=True)
+    first.close()
+    assert bytes(second.memory.view) == long_step.state
+    second.memory.close()
+
+
+# ---------------------------------------------------------------- where there is no room
 
 
 def test_without_room_in_memory_states_are_made_on_disk(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
