@@ -49,6 +49,7 @@ def encode(
     state_of: Callable[[EncodingId, Version], tuple[VersionRecord, BytesLike]],
     *,
     chunk_size_bytes: int,
+    keyframe_chunk_bytes: int,
     wait: Wait = unheeded,
     passed: Progress = unheeded,
 ) -> tuple[bytes, dict[EncodingId, Encoded]]:
@@ -59,7 +60,8 @@ def encode(
     Args:
         bases: the version that each delta starts from.
         state_of: returns the learner's own copy of the version that a delta starts from; it may raise CheckpointError.
-        chunk_size_bytes: chunk size of all encodings; 0: each encoding gets one that suits its size.
+        chunk_size_bytes: chunk size of all deltas; 0: each gets one that suits its size.
+        keyframe_chunk_bytes: chunk size of the keyframe.
         wait: waits until bytes of the snapshot are written.
         passed: called with offsets below which the delta from the version before reads neither state any more.
     """
@@ -79,7 +81,6 @@ def encode(
         return None if data is None else cut_up(data, chunk_size_bytes)
 
     state = snapshot.state_bytes
-    keyframe_chunk_bytes = chunk_size_bytes or chunk_size_for(len(state))
     with ThreadPoolExecutor(2 + len(bases), thread_name_prefix="encode") as pool:
         cutting = pool.submit(cut_up, state, keyframe_chunk_bytes, wait)
         hashing = None if keyframe_chunk_bytes == LEAF_BYTES else pool.submit(hash_of, state, wait)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -41,8 +42,10 @@ from rollcast.wire.versions.records import (
     sign_version,
     verify_announcement,
 )
+from rollcast.wire.versions.state_hash import LEAF_BYTES
 
 _AHEAD_BYTES = 16 << 20  # of a state that is written in the memory of the one before, ahead of what is encoded
+_KEYFRAME_IN_LEAVES_BYTES = 256 << 20  # from here on a keyframe in chunks of LEAF_BYTES has enough of them
 PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # the slowest origin that can keep up; larger versions may take longer to push
 
 
@@ -190,8 +193,8 @@ class Publisher:
         snapshot = frozen.begin() if isinstance(frozen, Freezing) else frozen
         if not ahead or not isinstance(snapshot, FrozenSnapshot):
             return snapshot, None
-        chunk_size_bytes = self._config.chunk_size_bytes or chunk_size_for(len(snapshot.state_bytes))
-        return snapshot, Unsigned(version, snapshot.state_bytes, chunk_size_bytes, snapshot.growth)
+        chunk_bytes = self._keyframe_chunk_bytes(len(snapshot.state_bytes), previous=None)
+        return snapshot, Unsigned(version, snapshot.state_bytes, chunk_bytes, snapshot.growth)
 
     @asynccontextmanager
     async def _sent_ahead(self, unsigned: Unsigned | None) -> AsyncIterator[None]:
@@ -315,10 +318,18 @@ class Publisher:
     ) -> tuple[bytes, dict[EncodingId, Encoded]]:
         """Encode a snapshot. Where memory is kept for one state only, the version before gives its own back meanwhile,
         and the snapshot is written no faster than that."""
-        size, wait = self._config.chunk_size_bytes, _wait_for(snapshot)
-        spent = self._retained.spend(bases[PREVIOUS_ID]) if PREVIOUS_ID in bases else None
+        previous = bases.get(PREVIOUS_ID)
+        encoding = partial(
+            encode,
+            snapshot,
+            bases,
+            chunk_size_bytes=self._config.chunk_size_bytes,
+            keyframe_chunk_bytes=self._keyframe_chunk_bytes(len(snapshot.state_bytes), previous),
+            wait=_wait_for(snapshot),
+        )
+        spent = None if previous is None else self._retained.spend(previous)
         if spent is None or not isinstance(snapshot, FrozenSnapshot):
-            return encode(snapshot, bases, self._state_for, chunk_size_bytes=size, wait=wait)
+            return encoding(state_of=self._state_for)
         record, old = spent
 
         def state_of(encoding_id: EncodingId, base: Version) -> tuple[VersionRecord, BytesLike]:
@@ -330,9 +341,21 @@ class Publisher:
 
         snapshot.growth.hold_back(_AHEAD_BYTES)
         try:
-            return encode(snapshot, bases, state_of, chunk_size_bytes=size, wait=wait, passed=passed)
+            return encoding(state_of=state_of, passed=passed)
         finally:
             snapshot.growth.hold_back(None)
+
+    def _keyframe_chunk_bytes(self, size_bytes: int, previous: Version | None) -> int:
+        """Return the chunk size of a keyframe.
+
+        Where versions are sent as deltas, a keyframe is for peers that fell behind. If its chunks are the leaves of the
+        state hash, the learner and every peer that lists its chunks have a pass over the state less.
+        """
+        if not self._config.chunk_size_bytes and previous is not None and size_bytes >= _KEYFRAME_IN_LEAVES_BYTES:
+            before = self._retained.signed(previous)
+            if before is not None and before.manifest(PREVIOUS_ID) is not None:
+                return LEAF_BYTES
+        return self._config.chunk_size_bytes or chunk_size_for(size_bytes)
 
     def _base_of(self, version: Version) -> Prepared | None:
         """Return version 0 if this one holds adapters over it.

@@ -40,7 +40,7 @@ def holding(
 
 def test_deltas_lead_from_their_bases_to_the_snapshot() -> None:
     snapshot = Snapshot(TENSORS, changed(0.02))
-    digest, encodings = encode(snapshot, BASES, holding(), chunk_size_bytes=1024)
+    digest, encodings = encode(snapshot, BASES, holding(), chunk_size_bytes=1024, keyframe_chunk_bytes=1024)
     assert digest == state_hash(snapshot.state_bytes)
     assert list(encodings) == [KEYFRAME_ID, PREVIOUS_ID, SQUASHED_ID]
     assert encodings[KEYFRAME_ID].data == snapshot.state_bytes
@@ -66,7 +66,7 @@ def test_deltas_lead_from_their_bases_to_the_snapshot() -> None:
 def test_a_delta_that_is_not_worth_it_is_left_out(
     snapshot: Snapshot, state_of: Callable[[EncodingId, Version], tuple[VersionRecord, bytes]], left: list[int]
 ) -> None:
-    _, encodings = encode(snapshot, BASES, state_of, chunk_size_bytes=0)
+    _, encodings = encode(snapshot, BASES, state_of, chunk_size_bytes=0, keyframe_chunk_bytes=1 << 20)
     assert list(encodings) == [KEYFRAME_ID, *left]
 
 

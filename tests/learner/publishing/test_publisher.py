@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from learner.config import PublishConfig
+from learner.publishing import publisher
 from learner.publishing.growth import Progress, Write
 from learner.publishing.prepared import Prepared
 from learner.publishing.publisher import OriginPusher, Publisher
@@ -23,8 +24,10 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import chunk_size_for
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace
 from rollcast.wire.versions.records import VerifiedVersion
+from rollcast.wire.versions.state_hash import LEAF_BYTES
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 
@@ -241,6 +244,24 @@ async def test_deltas_can_be_left_out(tmp_path: Path, settings: dict[str, Any]) 
     for version in range(3):
         await shelf.publisher.publish(Version(version), trained(version))
     assert bases(shelf.pushed[-1]) == ({0: None} if "deltas" in settings else {0: None, 1: 1})
+
+
+async def test_a_large_keyframe_is_cut_into_leaves_while_versions_go_out_as_deltas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def keyframe_chunks(folder: str, **settings: Any) -> list[int]:
+        shelf = Shelf(tmp_path / folder, **settings)
+        for version, snapshot_of in enumerate((trained, trained, trained, snapshot, trained)):
+            await shelf.publisher.publish(Version(version), snapshot_of(version))
+        return [one.signed.keyframe.chunk_size_bytes for one in shelf.pushed]
+
+    small = chunk_size_for(len(trained(0).state_bytes))
+    assert await keyframe_chunks("small") == [small] * 5
+    monkeypatch.setattr(publisher, "_KEYFRAME_IN_LEAVES_BYTES", 1)
+    leaves = [small, small, LEAF_BYTES, LEAF_BYTES, small]
+    assert await keyframe_chunks("large") == leaves, "the one before the last has no delta"
+    assert await keyframe_chunks("chosen", chunk_size_bytes=4096) == [4096] * 5
+    assert await keyframe_chunks("whole", deltas=False) == [small] * 5
 
 
 async def test_a_restart_pushes_the_manifests_that_were_kept(tmp_path: Path) -> None:
