@@ -53,7 +53,8 @@ def test_the_learner_of_the_benchmark_makes_noise_weights_and_updates(tmp_path: 
 
     def encodings(after: Snapshot) -> dict[EncodingId, Encoded]:
         record = VersionRecord(RunId("run"), Epoch(0), Version(0), b"", b"", 0, first.tensors, "{}")
-        return encode(after, bases, lambda *_: (record, first.state_bytes), chunk_size_bytes=0)[1]
+        state = record, first.state_bytes
+        return encode(after, bases, lambda *_: state, chunk_size_bytes=0, keyframe_chunk_bytes=32 << 10)[1]
 
     assert len(encodings(second)[PREVIOUS_ID].data) < 0.02 * len(first.state_bytes)
     assert PREVIOUS_ID not in encodings(frozen(LayerStack(14 << 20), tmp_path / "other"))
