@@ -40,6 +40,7 @@ def test_the_fleet_follows_its_options(monkeypatch: pytest.MonkeyPatch, *, p2p: 
         yield "the fleet"
 
     monkeypatch.setattr(command, "long_fleet", fake)
+    monkeypatch.setattr(command, "host_thread_class", lambda: None)  # libp2p may be missing here
     with command.fleet_of(_arguments(*WORDS), p2p=p2p) as fleet:
         assert fleet == "the fleet"
     settings = (*first, "peer.link.mdns=true")
