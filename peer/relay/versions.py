@@ -359,7 +359,9 @@ class RelayVersions:
         self._handle(VersionsRemoved(keys))
 
     def _log_if_unannounced(self, key: EncodingKey) -> None:
-        if self._book.waits_for_announcement(key.version):
+        # After a restart the deltas on the disk are applied one after the other.
+        newest = max((one.version for one in self._store.finished()), default=key.version)
+        if key.version >= newest and self._book.waits_for_announcement(key.version):
             log.info("version held, not announced yet", version=key.version)
 
     def _discard_list(self, key: EncodingKey) -> None:
