@@ -23,6 +23,7 @@ RESUME = "Work in progress is finished and kept; `rollcast run resume` goes on."
 _STAGES: Mapping[WaitStage, str] = {
     "no peer": "a worker to connect",
     "broadcast": "workers to receive a version",
+    "evaluation": "evaluations that workers generate first",
     "prompts": "prompts",
     "generate": "rollouts that workers generate",
     "score": "scores",

@@ -19,7 +19,7 @@ RECENT_STEPS = 20  # over which what limits the run now is judged
 LEARNER_LIMITS_SHARE = 0.85
 
 WAITED = "learner_waited"  # kind of the note about what a wait of the learner consisted of
-WaitStage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing", "paused"]
+WaitStage = Literal["no peer", "broadcast", "evaluation", "prompts", "generate", "score", "store", "pacing", "paused"]
 """What the learner waits for where it waits for a batch."""
 
 

@@ -83,4 +83,6 @@ class WaitCauses:
         oldest_useful = state.batches.next_step - state.rules.limit
         if all(member.version is not None and member.version < oldest_useful for member in able):
             return "broadcast"
+        if state.evaluations.under_way():
+            return "evaluation"
         return "pacing" if state.prompts.stock else "prompts"

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.actions import FailRun, Note
+from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationProblem, EvaluationRequested
 from coordinator.core.events.events import (
     BatchRecorded,
     BatchRequested,
@@ -147,6 +148,19 @@ def test_a_batch_that_is_there_at_once_is_no_wait() -> None:
     causes.observe(1.0)
     world.core._state.batches.wanted = None
     assert causes.observe(1.0) == []
+
+
+def test_an_evaluation_that_goes_first_is_the_cause() -> None:
+    world = build.World()
+    causes = WaitCauses(world.core._state)
+    for event in (build.joined("o", role="origin"), build.announced(0), build.joined("a"), build.held("a", 0)):
+        world.core.handle(event, 0.0)
+    key = EvaluationKey("held_out", Version(0), problems=1, samples=1, seed=3)
+    world.core.handle(EvaluationRequested(key, (EvaluationProblem(1, (5, 6)),), 60.0), 0.0)
+    world.core.handle(BatchRequested(Step(0)), 0.0)
+    causes.observe(0.0)
+    world.core._state.batches.wanted = None
+    assert waits(causes.observe(1.5)) == [("step 1", [["evaluation", "", 1.5]])]
 
 
 def test_without_prompts_that_is_the_cause() -> None:
