@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -152,6 +153,8 @@ def long_fleet(
     own = ("learner.publish.deltas=true", f"learner.reconnect_timeout_s={_DAY_S}")
     case = Case(nodes, size_bytes, Sockets(), folder, _JOIN_LIMIT_S, settings=(*own, *settings))
     census = Census(folder / "run" / "logs")
+    # Inherited by the daemons until they handle it: one that has just been started is not ended by "libp2p_dies".
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     with Network(nodes) as network:
         daemons = LongDaemons(network, case, census, interval_s)
         fleet = LongFleet(network, daemons, census)
