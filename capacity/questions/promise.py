@@ -43,7 +43,8 @@ _WORKERS_MIN = 4
 #: Steps of warm-up, learner steps that are counted, and samples of ever better predictions; runs differ by chance.
 #: Pacing learns for 16 steps, so that a shorter warm-up misleads; caution settles later, and with it what is dropped.
 _LENGTHS = ((20, 10, 1), (40, 40, 1), (40, 40, 2))
-_FULL = len(_LENGTHS) - 1
+_NEVER_WAITS = 0.999
+"""Utilisation of the longer run that makes a second sample needless: it says the same (docs/capacity-model.md)."""
 
 
 def promised(
@@ -183,14 +184,18 @@ class _Outlook:
         expected = Expected(found.utilisation, found.dropped_share, found.t_bcast_p95_s, found.mean_staleness)
         return replace(made, expected=expected, utilisation=found.utilisation)
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing is predicted better: a second sample is for runs in which chance has the learner wait."""
+        return self.length + 1 == len(_LENGTHS) or (self.length == 1 and self.plan.utilisation >= _NEVER_WAITS)
+
     def lengthen(self) -> None:
-        """Predict better, as far as there is anything better."""
-        if self.length < _FULL:
-            self.length += 1
-            self.plan = self._expecting(self.plan)
+        """Predict better."""
+        self.length += 1
+        self.plan = self._expecting(self.plan)
 
     def predict_in_full(self) -> None:
-        while self.length < _FULL:
+        while not self.full:
             self.lengthen()
 
 
@@ -209,7 +214,7 @@ class _Tried:
         while True:
             best = cheapest(self.plans)
             found = next(one for one in self.outlooks if one.plan is best)
-            if found.length == _FULL:
+            if found.full:
                 return found
             found.lengthen()
 

@@ -72,6 +72,17 @@ def test_what_is_promised_is_predicted_in_full_and_no_worse_than_all_others() ->
     assert len(in_full) > 1
 
 
+def test_a_run_that_never_waits_is_predicted_by_one_sample() -> None:
+    workers = [worker(number, speeds=SPEEDS) for number in range(24)]
+    asked = demand(rollouts_per_step=24, headroom=1.5, conduct=Conduct(samples_per_group=4))
+    made = promised(asked, workers)
+    on = [(one.worker, one.speed) for one in made.chosen if one.speed is not None]
+    found = predict(made.demand, on, asked.conduct, warm_up_steps=40, steps=40, draws=1, workers_max=24)
+    assert made.expected is not None
+    assert made.utilisation > 0.999
+    assert (made.expected.mean_age, made.expected.dropped_share) == (found.mean_staleness, found.dropped_share)
+
+
 def test_a_large_pool_is_planned_as_if_all_its_workers_were_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [worker(number, speeds=SPEEDS, usd_per_hour=0.2 + 0.001 * (number * 37 % 800)) for number in range(800)]
     conduct = Conduct(samples_per_group=4, lead_margin_steps=0.0)
