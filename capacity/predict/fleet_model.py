@@ -238,7 +238,7 @@ class FleetModel:
     def _start(self, worker: ModelWorker, slots: list[Slot], delay_s: float) -> None:
         if not slots:
             return
-        worker.running += slots
+        worker.running |= dict.fromkeys(slots)
         stopped_s = self._stopped_s(worker)
         if self._conduct.whole_batches:
             longest_s = max(delay_s + worker.slot_s(slot.length) for slot in slots)
@@ -260,7 +260,7 @@ class FleetModel:
         if not ended:  # their group was dropped, and their leases revoked
             return
         for slot in ended:
-            running.remove(slot)
+            del running[slot]
             self._fill(worker, slot)
         if running:
             self._begin(worker)
@@ -304,8 +304,8 @@ class FleetModel:
     def _preempted(self, worker: ModelWorker) -> None:
         """Preempt a worker: its work is lost, and it is away for ``away_s``."""
         assert worker.lives_s is not None
-        lost = worker.running + worker.waiting
-        worker.running, worker.waiting = [], []
+        lost = [*worker.running, *worker.waiting]
+        worker.running, worker.waiting = {}, []
         worker.life, worker.away = worker.life + 1, True
         worker.stop_receiving(self._now)
         self._leave(worker)

@@ -104,7 +104,7 @@ class ModelWorker:
     received_before_s: float = 0.0
     swapped_s: float = 0.0  # total time of swaps while rollouts were running
     waiting: list[Slot] = field(default_factory=list)
-    running: list[Slot] = field(default_factory=list)
+    running: dict[Slot, None] = field(default_factory=dict)  # an ordered set
     life: int = 0
     away: bool = False
     aside: bool = False
@@ -179,17 +179,16 @@ class ModelWorker:
 
     def take(self, most: int) -> list[Slot]:
         """Take up to so many slots that the active version may generate."""
-        if most <= 0 or not self.waiting:
-            return []
         taken: list[Slot] = []
-        kept: list[Slot] = []
-        for slot in self.waiting:
-            if slot.needs <= self.active and len(taken) < most:
-                slot.version = self.active
-                taken.append(slot)
-            else:
-                kept.append(slot)
-        self.waiting = kept
+        if most > 0:
+            for slot in self.waiting:
+                if slot.needs <= self.active:
+                    slot.version = self.active
+                    taken.append(slot)
+                    if len(taken) == most:
+                        break
+            for slot in taken:  # mostly the first ones, so that this is no search
+                self.waiting.remove(slot)
         return taken
 
     def tokens(self, length: float) -> float:
@@ -204,7 +203,7 @@ class ModelWorker:
         """Give up the slots of a group that was dropped, ``running`` ones too."""
         self.waiting = [slot for slot in self.waiting if slot.group is not group]
         if running:
-            self.running = [slot for slot in self.running if slot.group is not group]
+            self.running = {slot: None for slot in self.running if slot.group is not group}
 
 
 def t_bcast_of(measured: Measured, share: float = 0.5) -> float | None:
