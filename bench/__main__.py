@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from contextlib import redirect_stdout
 from typing import Any
@@ -119,6 +120,8 @@ BENCHES = {
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Images of containers often forbid bytecode; then each program that a benchmark starts would compile its sources.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     wanted = next((one for one in arguments if not one.startswith("-")), None)
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True)
