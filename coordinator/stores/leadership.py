@@ -30,6 +30,7 @@ from rollcast.runtime.errors import LeadershipLost
 
 RENEW_S = 0.5
 TTL_S = 3.0
+GIVE_UP_S = 5.0  # for the database to answer a leader that gives up
 PAST_END_S = 0.02  # a standby tries again so long after the leader's time is over
 
 _log = structlog.get_logger()
@@ -101,11 +102,15 @@ class Leadership:
         self._thread.start()
 
     async def close(self) -> None:
-        """Give the leadership up."""
+        """Give the leadership up; if the database does not answer, it ends by itself."""
         self._ending.set()
+        await asyncio.to_thread(self._thread.join, GIVE_UP_S)
+        if (connection := self._connection) is not None:
+            connection.interrupt()
         await asyncio.to_thread(self._thread.join)
 
     def _renew(self) -> None:
+        logged = ""
         while not self._ending.wait(RENEW_S):
             try:
                 if self._connection is None:
@@ -113,9 +118,12 @@ class Leadership:
                 if not renew(self._connection, self.epoch):
                     self._step_down()
                     break
+                logged = ""
             except errors().any as error:
                 # The fence decides whether this process may write; the ledger's thread, for how long it tries.
-                _log.warning("the leadership was not renewed", error=str(error).strip())
+                if (said := str(error).strip()) != logged:
+                    _log.warning("the leadership was not renewed", error=said)
+                logged = said
                 self._close()
         with suppress(errors().any):
             if self._ending.is_set() and self._connection is not None:
@@ -155,7 +163,9 @@ async def lead(url: str, holder: str, address: str, *, outage_max_s: float) -> L
                 lost_since = None
             except errors().any as error:
                 now = asyncio.get_running_loop().time()
-                lost_since = now if lost_since is None else lost_since
+                if lost_since is None:
+                    lost_since = now
+                    _log.warning("waiting for the database", error=str(error).strip(), longest_s=outage_max_s)
                 if not is_outage(error) or now - lost_since > outage_max_s:
                     raise store_error(error) from error
                 waiting.close()
@@ -167,7 +177,8 @@ async def lead(url: str, holder: str, address: str, *, outage_max_s: float) -> L
             await asyncio.sleep(waiting.pause_s)
     finally:
         if attempt is not None and not attempt.done():
-            await asyncio.wait((attempt,))  # its statements have time limits
+            waiting.interrupt()
+            await asyncio.wait((attempt,))
         waiting.close()
 
 
@@ -196,6 +207,11 @@ class _Waiting:
                 self._said = now.holder
                 _log.info("standby: another coordinator leads", holder=now.holder, address=now.address, epoch=now.epoch)
         return epoch
+
+    def interrupt(self) -> None:
+        """End an attempt in progress; one to connect has a time limit."""
+        if (connection := self.connection) is not None:
+            connection.interrupt()
 
     def close(self) -> None:
         connection, self.connection = self.connection, None

@@ -8,6 +8,8 @@ committed it, which the row ``commits`` tells; the fence makes this safe after a
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -34,6 +36,11 @@ RETRY_S = 0.25  # between two attempts to connect
 #: The application name of a leader's ledger connection. Who takes the leadership over ends it: the limit above does not
 #: count while a pipeline is half sent, and a leader that was frozen then would hold the row for ever.
 LEADER = "rollcast leader"
+
+#: Classes of SQLSTATE (PostgreSQL, appendix A) of which the same transaction may succeed later: a lost connection, a
+#: standby, a transaction left idle, a deadlock, no space, memory or connections left, a server that starts or stops, an
+#: error of its disk.
+_OUTAGES = ("08", "25006", "25P03", "40", "53", "57", "58")
 
 _log = structlog.get_logger()
 
@@ -147,6 +154,15 @@ class PostgresConnection:
     def executescript(self, sql: str, /) -> None:
         self.raw.execute(sql)
 
+    def interrupt(self) -> None:
+        """Lose the connection, so that a thread that waits for its server gets an error.
+
+        The limits on statements and connections are the server's and the network's: a server that is frozen, or waits
+        for its disk, answers nothing and ends nothing.
+        """
+        with suppress(OSError, errors().any), socket.socket(fileno=os.dup(self.raw.fileno())) as shared:
+            shared.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self.raw.close()
 
@@ -259,7 +275,7 @@ class PostgresStore(SqlStore):
 
     @property
     def is_reached(self) -> bool:
-        return self._engine.is_reached
+        return self._engine.is_reached and super().is_reached
 
     def give_back_pages(self) -> asyncio.Future[int]:
         return self._thread.submit(lambda connection: 0)
@@ -300,11 +316,11 @@ def read_only(url: str) -> Iterator[PostgresConnection]:
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the same statement may succeed later: the connection is lost, or the server starts or stops."""
+    """Whether the same transaction may succeed later."""
     state = getattr(error, "sqlstate", None)
     if state is None:
         return isinstance(error, _psycopg().OperationalError)
-    return str(state).startswith(("08", "25006", "25P03", "57"))
+    return str(state).startswith(_OUTAGES)
 
 
 def errors() -> SqlErrors:

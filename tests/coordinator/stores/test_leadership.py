@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,34 @@ async def test_a_standby_that_is_stopped_never_leads(url: str, tmp_path: Path) -
         assert await waits is None
     assert leads is not None
     await leads.close()
+
+
+async def test_a_leader_and_a_standby_stop_although_the_database_does_not_answer(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership, "GIVE_UP_S", 0.1)
+    config, stop, folder = StoreConfig(url=url), asyncio.Event(), RunFolder(tmp_path).prepare()
+    leads = await leadership_of(config, folder, "a", asyncio.Event())
+    waits = asyncio.create_task(leadership_of(config, folder, "b", stop))
+    assert leads is not None
+    blocks = connect(url)
+    blocks.execute("BEGIN")
+    blocks.execute("LOCK TABLE leadership IN ACCESS EXCLUSIVE MODE")
+    await asyncio.to_thread(_two_wait_for_a_lock, url)
+    stop.set()
+    async with deadline(WAIT_S, "both to stop"):
+        assert await waits is None
+        await leads.close()
+    blocks.close()
+
+
+def _two_wait_for_a_lock(url: str) -> None:
+    """Block until two connections wait for a lock."""
+    connection, end_s = connect(url), time.monotonic() + WAIT_S
+    while connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() != (2,):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    connection.close()
 
 
 async def test_readers_follow_the_url_in_the_run_folder(url: str, tmp_path: Path) -> None:

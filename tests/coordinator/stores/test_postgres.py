@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.stores import sqlite_schema
 from coordinator.stores.leadership import held, lead
-from coordinator.stores.postgres import PostgresConnection, PostgresStore, checked_url, connect, read_only
+from coordinator.stores.postgres import PostgresConnection, PostgresStore, checked_url, connect, is_outage, read_only
 from coordinator.stores.postgres_schema import MIGRATIONS, OLDEST, migrate
 from rollcast.runtime.errors import ConfigError, LeadershipLost, RunFormatError, StoreError
 from rollcast.wire.ids import Epoch, Version
@@ -133,6 +133,14 @@ def test_a_reader_finds_the_primary_by_the_url_of_several_hosts(url: str) -> Non
     with read_only(f"{url}&target_session_attrs=read-write") as connection:
         assert connection.execute("SELECT count(*) FROM groups").fetchone() == (0,)
         assert connection.execute("SHOW transaction_read_only").fetchone() == ("on",)
+
+
+def test_only_what_may_succeed_later_is_an_outage() -> None:
+    kinds = optional_import("psycopg.errors", "", "")
+    for later in (kinds.DiskFull, kinds.TooManyConnections, kinds.DeadlockDetected, kinds.AdminShutdown, kinds.IoError):
+        assert is_outage(later("no"))
+    for never in (kinds.UniqueViolation, kinds.InsufficientPrivilege, kinds.UndefinedTable):
+        assert not is_outage(never("no"))
 
 
 def end_connections(url: str) -> None:
