@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.saved_orders import OrderRecorder, Orders
-from coordinator.ledger.store import RunStore
+from coordinator.ledger.store import CompactingStore
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.shell.activation_solver import PreviewSolver
 from coordinator.shell.evaluations import Evaluations
@@ -57,7 +58,7 @@ class HttpParts:
     config: CoordinatorConfig
     folder: RunFolder
     run_id: RunId
-    ledger: RunStore
+    ledger: CompactingStore
     shell: Shell
     desk: JoinDesk
     invites: InviteIssuer
@@ -183,15 +184,23 @@ def _views(coordinator: HttpParts) -> HttpViews:
 
 
 def _viewed(coordinator: HttpParts) -> ViewedRun:
-    shell, disk, loop_lag = coordinator.shell, coordinator.disk, coordinator.metrics.loop_lag
-    folder = coordinator.folder.root
-
-    def health() -> Health:
-        if disk.refusing:
-            return Health(f"the disk of {folder} is almost full")
-        return Health("this coordinator is too busy" if loop_lag.sheds else "")
+    shell = coordinator.shell
 
     def spending() -> Mapping[str, Any] | None:
         return coordinator.fleet_handle.spending(shell.core.state.accounts.accepted)
 
-    return ViewedRun(shell.core, shell.clock, time.time, spending, health)
+    return ViewedRun(shell.core, shell.clock, time.time, spending, partial(_health, coordinator))
+
+
+def _health(coordinator: HttpParts) -> Health:
+    """Return whether uploads are refused now, and why; see the shell's ``refuses_uploads``."""
+    if coordinator.disk.refusing:
+        return Health(f"the disk of {coordinator.folder.root} is almost full", "Free space on it.")
+    if not coordinator.ledger.is_reached:
+        fix = "Look at the database of store.url: whether it runs, has space on its disk, and has connections left."
+        if not coordinator.config.store.url:
+            fix = "Look at the disk of the run folder: a commit there takes seconds."
+        return Health("the store does not answer", fix)
+    if coordinator.metrics.loop_lag.sheds:
+        return Health("this coordinator is too busy", "Stop other programs on its machine, or use gateways.")
+    return Health()

@@ -351,8 +351,10 @@ class StoreConfig(ConfigModel):
     """With url: file of the key that encrypts the run authority's key in the database. The first coordinator makes it;
     copy it to the standby. Relative paths are in the run folder's secrets/.
     """
-    outage_max_s: float = Field(60.0, gt=0.0)
-    """Seconds for which a PostgreSQL that does not answer is tried again; meanwhile uploads are refused as `busy`."""
+    outage_max_s: float = Field(600.0, gt=0.0)
+    """Seconds for which a PostgreSQL that does not answer, or a disk that is full, is tried again. Uploads are refused
+    as `busy` meanwhile; after that the coordinator ends with RC401.
+    """
     margin_steps: int = Field(256, ge=0)
     """Steps whose batches are kept beyond those that the learner's oldest checkpoint could request again."""
     compaction_interval_s: float = Field(10.0, gt=0.0)

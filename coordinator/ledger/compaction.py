@@ -16,6 +16,7 @@ from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.retention import GROUPS_FIRST, Retention, horizon_of_cell, horizon_step, next_group_count
 from coordinator.ledger.sql import SqlConnection
 from coordinator.ledger.store import Compacted, CompactingStore, StoryEntry
+from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.ids import Step, Version
 
 TRANSACTION_AIM_S = 0.025  # most that an acknowledgement waits for compaction, on a disk that keeps up
@@ -64,14 +65,17 @@ class Compactor:
         self.groups_compacted = 0
 
     async def run(self, interval_s: float) -> None:
-        """Compact every ``interval_s`` seconds until cancelled.
+        """Compact every ``interval_s`` seconds until cancelled; on a disk that is full, old events stay in the store.
 
         Raises:
-            RollcastError: the disk fails.
+            StoreError: the store fails.
         """
         while True:
             await asyncio.sleep(interval_s)
-            await self.once()
+            try:
+                await self.once()
+            except RunFolderError as error:
+                _log.warning("old events could not be archived", cause=error.cause or error.what)
 
     async def once(self) -> None:
         """Compact everything that may be compacted now."""

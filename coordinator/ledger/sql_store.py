@@ -60,7 +60,7 @@ class SqlStore(CompactingStore):
 
     @property
     def is_reached(self) -> bool:
-        return True
+        return self._thread.is_answering
 
     async def close(self) -> None:
         await self._thread.close()

@@ -354,7 +354,7 @@ class CompactingStore(RunStore, Protocol):
 
     @property
     def is_reached(self) -> bool:
-        """Whether the database answered last. While it does not, nothing is acknowledged."""
+        """Whether the database answers, within seconds. While it does not, nothing is acknowledged."""
         ...
 
     def compact(self, horizon: Step, *, groups_max: int, steps_kept: int) -> asyncio.Future[Compacted]:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +28,7 @@ Entry = tuple[Change[Any], asyncio.Future[Any]]
 COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of them
 HAND_OVER_S = 0.02  # between two hand-overs to the thread; a change that comes later is handed over at once
 LATER_S = 0.05  # after which a change is handed over that no caller waits for, if none came that is waited for
+ANSWER_S = 5.0  # within which a database answers a commit: far more than a busy disk needs
 CLOSE_TIMEOUT_S = 60.0
 
 _log = structlog.get_logger()
@@ -67,6 +69,7 @@ class LedgerThread:
         self._is_due = False  # whether the changes that have gathered are about to be handed over
         self._waiting = 0
         self._closing = False
+        self._committing_since_s: float | None = None  # by the monotonic clock; None: nothing is being committed
         self._failure: asyncio.Future[StoreError] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
@@ -80,6 +83,12 @@ class LedgerThread:
             self._queue.put(None)
         async with deadline(CLOSE_TIMEOUT_S, "the ledger's last commit"):
             await asyncio.shield(self._ended)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the commit in progress, if there is one, has taken less than ANSWER_S."""
+        since_s = self._committing_since_s
+        return since_s is None or time.monotonic() - since_s < ANSWER_S
 
     async def failed(self) -> StoreError:
         """Wait until the store can no longer be written, and return the error."""
@@ -162,10 +171,12 @@ class LedgerThread:
         """Commit changes and deliver their outcomes; return why the store can no longer be written, if it cannot."""
         outcomes: list[Any] = []
         if failure is None:
+            self._committing_since_s = time.monotonic()
             try:
                 outcomes = self._engine.commit([change for change, _ in entries])
             except StoreError as error:
                 failure = error
+            self._committing_since_s = None
         if failure is not None:
             outcomes = [failure] * len(entries)
         self._call(self._deliver, [future for _, future in entries], outcomes, failure)

@@ -127,7 +127,7 @@ class CoordinatorMetrics:
         )
         self.store_refusing = Gauge(
             "rollcast_store_refusing_uploads",
-            "1 while uploads are refused because the disk is almost full.",
+            "1 while uploads are refused because the disk is almost full, or the store does not answer.",
             registry=self.registry,
         )
         self._statuses = _StatusCollector(status, broadcast)

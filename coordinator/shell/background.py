@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.events.events import Tick
 from coordinator.core.members import earned_book
@@ -30,6 +32,9 @@ from rollcast.wire.ids import Step
 SUMS_KEPT_TICKS = 50  # a killed coordinator loses at most ten seconds of its sums
 LOOP_WATCH_S = 0.02  # blocks of the loop are measured to within this time, for a thousandth of a core
 DISK_CHECK_S = 1.0  # no coordinator writes free_bytes_min (256 MiB by default) within this time
+
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +106,19 @@ class Background:
         self.shell.fail(await failed)
 
     async def _watch_disk(self) -> None:
-        """Check the disk once a second, and record when uploads are refused and when they are accepted again."""
-        disk = self.disk
+        """Check disk and store each second, and record when uploads are refused and when they are accepted again."""
+        disk, was_reached = self.disk, True
         while True:
             was_refusing = disk.refusing
             await asyncio.to_thread(disk.check)
+            is_reached = self.ledger.is_reached
             self.metrics.store_free_bytes.set(disk.free_bytes)
-            self.metrics.store_refusing.set(disk.refusing)
+            self.metrics.store_refusing.set(disk.refusing or not is_reached)
+            if is_reached != was_reached:
+                log.warning(
+                    "the store answers again" if is_reached else "the store does not answer: uploads are refused"
+                )
+                was_reached = is_reached
             if disk.refusing != was_refusing:
                 kind, detail = "disk_low" if disk.refusing else "disk_roomy", f"{disk.free_bytes} bytes are free"
                 self.ledger.record_event(kind, "run folder", detail, cause="disk")

@@ -27,7 +27,6 @@ from coordinator.core.events.actions import (
 from coordinator.ledger.store import RunStore
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import StoreError
-from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollout_messages import lease_to_pb
@@ -45,7 +44,6 @@ ToPeer = (
 )
 
 ANNOUNCEMENTS_KEPT = 32  # in memory; older ones are read from the ledger
-LEDGER_DEADLINE_S = 60.0
 AT_ONCE = 10  # messages
 PAUSE_S = 0.01  # 1,000 messages per second: each has an answer, and both together take some hundred microseconds
 
@@ -145,14 +143,12 @@ class Announcements:
             self._newest.popitem(last=False)
 
     async def stored(self, version: Version) -> pb.VersionAnnouncement:
-        """Load the announcement from the ledger.
+        """Load the announcement from the ledger, for which only the store's own limit on an outage holds.
 
         Raises:
             StoreError: the ledger has none of this version.
-            WaitTimedOut: the ledger takes too long.
         """
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to find an announcement"):
-            stored = await self._ledger.version(version)
+        stored = await self._ledger.version(version)
         if stored is None:
             raise StoreError(f"the announcement of version {version} is not in the ledger")
         announcement = pb.VersionAnnouncement.FromString(stored.announcement)

@@ -71,5 +71,5 @@ def open_store(config: StoreConfig, folder: RunFolder, leadership: Leadership | 
         LedgerDamaged: it holds less than it did.
     """
     if leadership is None:
-        return Ledger.open(folder.ledger)
+        return Ledger.open(folder.ledger, outage_max_s=config.outage_max_s)
     return PostgresStore(PostgresEngine(config.url, leadership.epoch, config.outage_max_s))

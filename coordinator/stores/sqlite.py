@@ -6,10 +6,13 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from coordinator.ledger.sql import Change, SqlConnection, SqlErrors, commit_in_group
 from coordinator.ledger.sql_store import SqlStore
@@ -25,8 +28,11 @@ QUEUE_MAX = 65_536  # changes that may wait for the disk
 PRAGMAS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
 BUSY_TIMEOUT_S = 10.0
 VACUUM_PAGES = 128
+RETRY_S = 0.25  # between two attempts to commit to a full disk
 FREE_SHARE_MAX = 0.25  # share of free pages in the file; beyond it some are returned to the file system
 _ERRORS = SqlErrors((sqlite3.IntegrityError,), sqlite3.Error)
+
+_log = structlog.get_logger()
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -62,24 +68,34 @@ class SqliteEngine:
 
     Args:
         lock: descriptor of the lock file, which is closed with the connection.
+        outage_max_s: seconds for which it tries to commit to a disk that is full.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int, outage_max_s: float) -> None:
         self._path = path
         self._connection = connection
         self._lock = lock
+        self._outage_max_s = outage_max_s
         self._mark = MarkWriter(path)
         self._is_whole = True
 
     def commit(self, changes: Sequence[Change[Any]]) -> list[Any]:
         outcomes: list[Any] = []
-        try:
-            commit_in_group(changes, outcomes, self._transaction, _ERRORS)
-            self._mark.committed(self._connection)
-        except sqlite3.Error as error:
-            self._is_whole = False
-            raise store_error(self._path, error) from error
-        return outcomes
+        began_s, is_full = time.monotonic(), False
+        while True:
+            try:
+                commit_in_group(changes, outcomes, self._transaction, _ERRORS)
+                self._mark.committed(self._connection)
+                return outcomes
+            except sqlite3.Error as error:
+                may_wait = time.monotonic() - began_s < self._outage_max_s
+                if getattr(error, "sqlite_errorname", "") != "SQLITE_FULL" or not may_wait:
+                    self._is_whole = False
+                    raise store_error(self._path, error) from error
+                if not is_full:
+                    _log.error("the disk is full: nothing is acknowledged", ledger=str(self._path))
+                is_full = True
+                time.sleep(RETRY_S)
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
@@ -110,9 +126,17 @@ class Ledger(SqlStore):
 
     @classmethod
     def open(
-        cls, path: Path, *, queue_max: int = QUEUE_MAX, connect: Callable[[Path], sqlite3.Connection] = connect
+        cls,
+        path: Path,
+        *,
+        queue_max: int = QUEUE_MAX,
+        connect: Callable[[Path], sqlite3.Connection] = connect,
+        outage_max_s: float = 0.0,
     ) -> Ledger:
         """Open or create the store at ``path`` and migrate its tables to the newest schema.
+
+        Args:
+            outage_max_s: seconds for which a commit waits for space on a disk that is full.
 
         Raises:
             StoreError: it is in use, read-only, full, damaged, or newer than this installation.
@@ -125,7 +149,7 @@ class Ledger(SqlStore):
             connection = connect(path)
             migrate(connection)
             check_mark(connection, path)
-            return cls(path, LedgerThread(SqliteEngine(path, connection, locked), queue_max))
+            return cls(path, LedgerThread(SqliteEngine(path, connection, locked, outage_max_s), queue_max))
         except BaseException as error:
             if connection is not None:
                 connection.close()

@@ -67,9 +67,15 @@ class Lately:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The coordinator's own health. ``refusing``: why uploads are refused at the moment; empty if they are not."""
+    """The coordinator's own health.
+
+    Args:
+        refusing: why uploads are refused at the moment; empty if they are not.
+        fix: what a person does about it.
+    """
 
     refusing: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,8 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
     for check in _CHECKS if seen.state.last_step is None else _CHECKS_AT_THE_END:
         yield from check(seen)
     if seen.health.refusing:
-        fix = "Free space on the run folder's disk, or stop other programs on the coordinator's machine."
-        yield Found("refusing", "critical", f"Rollouts are refused: {seen.health.refusing}.", fix, "events")
+        text = f"Rollouts are refused: {seen.health.refusing}."
+        yield Found("refusing", "critical", text, seen.health.fix, "events")
 
 
 def _missing_roles(seen: Seen) -> Iterator[Found]:

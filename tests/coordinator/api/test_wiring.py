@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -19,7 +20,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from coordinator.api.wiring import _health
 from coordinator.http.openapi import PATH
+from coordinator.views.alerts import Health
+from rollcast.runtime.run_folder import RunFolder
 from tests.coordinator.http.hostile_requests import TEXTS, bodies, queries
 from tests.coordinator.running import WAIT_S, Member, running
 
@@ -170,3 +174,21 @@ def test_docs_name_every_route(run: Run) -> None:
     assert not missing, "docs/api.md lacks:\n" + "\n".join(missing)
     told = {line for line in page.splitlines() if line.startswith(("| GET |", "| POST |"))}
     assert told <= {*rows, *(line for line in told if "/api/v1/stream" in line)}
+
+
+def test_the_dashboard_says_why_uploads_are_refused(tmp_path: Path) -> None:
+    def health(*, full: bool = False, reached: bool = True, busy: bool = False, url: str = "") -> Health:
+        parts: Any = SimpleNamespace(
+            disk=SimpleNamespace(refusing=full),
+            ledger=SimpleNamespace(is_reached=reached),
+            metrics=SimpleNamespace(loop_lag=SimpleNamespace(sheds=busy)),
+            config=SimpleNamespace(store=SimpleNamespace(url=url)),
+            folder=RunFolder(tmp_path),
+        )
+        return _health(parts)
+
+    assert health() == Health()
+    assert "almost full" in health(full=True, reached=False).refusing
+    assert "disk of the run folder" in health(reached=False, busy=True).fix
+    assert "database" in health(reached=False, url="postgresql://a@/b").fix
+    assert "too busy" in health(busy=True).refusing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +24,7 @@ from coordinator.ledger.retention import (
 from coordinator.ledger.store import StoreCounts
 from coordinator.stores.sqlite import Ledger
 from coordinator.tasks.checks.task import Score
-from rollcast.runtime.errors import StoreError
+from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
 from tests.coordinator.stored_work import attempt, batch, close, group, rollout, store_rollout
 
@@ -214,3 +215,21 @@ def test_oldest_segments_are_deleted_first() -> None:
     assert segments_to_delete([5, 5, 5], 14) == 1
     assert segments_to_delete([5, 5, 5], 4) == 3
     assert segments_to_delete([], 0) == 0
+
+
+async def test_a_folder_that_is_full_does_not_end_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    compactor = Compactor(
+        cast(Any, None), RETENTION, None, oldest_checkpoint_step=lambda: None, oldest_trained_age=lambda: 0
+    )
+    errors = [RunFolderError("no space")]
+    again = asyncio.Event()
+
+    async def once() -> None:
+        if errors:
+            raise errors.pop()
+        again.set()
+
+    monkeypatch.setattr(compactor, "once", once)
+    running = asyncio.create_task(compactor.run(0.001))
+    await asyncio.wait_for(again.wait(), 10.0)
+    running.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.ledger import thread as ledger_thread
 from coordinator.ledger.sql import Change
 from coordinator.ledger.thread import COMMIT_MAX, LedgerThread
 from rollcast.runtime.errors import StoreError
@@ -21,10 +22,12 @@ class HeldEngine:
 
     def __init__(self, error: StoreError | None = None) -> None:
         self.sizes: list[int] = []
+        self.entered = threading.Event()
         self.may_commit = threading.Event()
         self._error = error
 
     def commit(self, changes: Sequence[Change[Any]]) -> list[Any]:
+        self.entered.set()
         assert self.may_commit.wait(TIMEOUT_S)
         if self._error is not None:
             raise self._error
@@ -132,3 +135,18 @@ async def test_what_no_caller_waits_for_becomes_durable_by_itself() -> None:
     assert await asyncio.wait_for(hastened, TIMEOUT_S) == 2
     await thread.close()
     assert engine.sizes == [1, 1, 1, -1]
+
+
+async def test_a_commit_that_takes_long_is_seen_from_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_thread, "ANSWER_S", 0.0)
+    engine = HeldEngine()
+    thread = LedgerThread(engine, queue_max=100)
+    assert thread.is_answering
+    future = thread.submit(numbered(1))
+    async with asyncio.timeout(TIMEOUT_S):
+        assert await asyncio.to_thread(engine.entered.wait, TIMEOUT_S)
+        assert not thread.is_answering
+        engine.may_commit.set()
+        await future
+    assert thread.is_answering
+    await thread.close()

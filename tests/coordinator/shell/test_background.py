@@ -28,7 +28,7 @@ def parts(failures: list[Exception]) -> dict[str, Any]:
             apply=lambda _: None,
             core=SimpleNamespace(settings=SimpleNamespace(is_cell=False)),
         ),
-        "ledger": SimpleNamespace(failed=never),
+        "ledger": SimpleNamespace(failed=never, is_reached=True),
         "problems": SimpleNamespace(failed=never),
         "metrics": SimpleNamespace(**dict.fromkeys(names, metric)),
         "disk": SimpleNamespace(refusing=False, free_bytes=1, check=lambda: None),
@@ -58,3 +58,15 @@ async def test_a_fault_of_ours_ends_the_run(broken: str) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert failures == [error]
+
+
+async def test_a_store_that_does_not_answer_is_reported() -> None:
+    given = parts([])
+    reported: asyncio.Queue[bool] = asyncio.Queue()
+    given["ledger"].is_reached = False
+    given["metrics"].store_refusing = SimpleNamespace(set=reported.put_nowait)
+    watching = asyncio.create_task(Background(**given)._watch_disk())
+    assert await asyncio.wait_for(reported.get(), 10.0)
+    given["ledger"].is_reached = True
+    assert not await asyncio.wait_for(reported.get(), 10.0)
+    watching.cancel()

@@ -10,11 +10,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from coordinator.core.events.actions import Note
+from coordinator.ledger.sql import SqlConnection
+from coordinator.stores import sqlite
 from coordinator.stores.sqlite import Ledger, store_error
 from coordinator.stores.sqlite_schema import MIGRATIONS, OLDEST, migrate
 from rollcast.runtime.errors import RunFormatError, StoreError
@@ -117,6 +120,27 @@ async def test_a_full_disk_ends_the_ledger(ledger: Ledger) -> None:
     assert (await ledger.failed()) is caught.value
     with pytest.raises(StoreError, match="full"):
         await ledger.get_meta("run_id")
+
+
+async def test_a_commit_waits_for_space_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "RETRY_S", 0.001)
+    ledger = Ledger.open(tmp_path / "store.sqlite", outage_max_s=60.0)
+    await ledger.set_meta("run_id", "a")
+    connections: list[Any] = []
+
+    def leave_no_room(connection: SqlConnection) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        connections.append(connection)
+
+    await ledger._thread.submit(leave_no_room)
+    large = ledger.set_meta("large", "x" * 100_000)
+    done, _ = await asyncio.wait([large], timeout=0.1)
+    assert not done
+    connections[0].execute("PRAGMA max_page_count = 1000000").fetchall()
+    await asyncio.wait_for(large, 20.0)
+    assert await ledger.get_meta("large") == "x" * 100_000
+    await ledger.close()
 
 
 async def test_a_disk_that_turns_read_only_ends_the_ledger(ledger: Ledger) -> None:
