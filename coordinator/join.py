@@ -24,10 +24,10 @@ from rollcast.wire.identity.identity import peer_id_of, verify_bytes
 from rollcast.wire.identity.member_proof import proved_member
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import PeerId, Role, RunId
-from rollcast.wire.joining.enrol import JOIN_DOMAIN, certified_role, join_payload
 from rollcast.wire.joining.gateways import in_turn
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.joining.release import Release
+from rollcast.wire.joining.request import JOIN_DOMAIN, certified_role, join_payload
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 
 log = structlog.get_logger()

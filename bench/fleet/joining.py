@@ -10,8 +10,9 @@ import aiohttp
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
-from rollcast.wire.joining.enrol import JOIN_DOMAIN, Enrolment, join_payload
+from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.request import JOIN_DOMAIN, join_payload
 from rollcast.wire.protocol import PROTOCOL_RANGE
 
 CONNECTIONS = 16

@@ -19,8 +19,8 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.identity.tls import new_tls_key
 from rollcast.wire.ids import RunId
-from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
 from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.request import JOIN_DOMAIN, join_payload
 from rollcast.wire.protocol import PROTOCOL_RANGE
 
 RUN_ID = RunId("run-1")

@@ -7,7 +7,6 @@ the CA, the run, role and peer id in it, and our key.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,16 +23,16 @@ from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.certificates import Caller, fingerprint_of
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
-from rollcast.wire.ids import PeerId, Role, RunId
+from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.joining.bootstrap import Bootstrap
 from rollcast.wire.joining.diagnose import failed_hop
 from rollcast.wire.joining.gateways import gateways_in, save_gateways, saved_gateways
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp, text_in
 from rollcast.wire.joining.release import check_release
+from rollcast.wire.joining.request import JOIN_DOMAIN, certified_role, join_payload
 from rollcast.wire.protocol import PROTOCOL_RANGE
 
-JOIN_DOMAIN = "rollcast/join/1"
 REUSE_VALID_FOR_S = 600.0
 """Seconds that a saved certificate must still be valid for to be reused."""
 
@@ -65,17 +64,6 @@ class Enrolment:
     def grpc_addresses(self) -> tuple[str, ...]:
         """Return all control addresses, in the order to try."""
         return (self.grpc_address, *self.further)
-
-
-def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
-    """Return the bytes that a joining identity signs for ``JOIN_DOMAIN``, which bind run, token and request
-    together."""
-    return run_id.encode("ascii") + hashlib.sha256(token.encode("ascii")).digest() + csr_pem
-
-
-def certified_role(role: Role) -> Role:
-    """Return the role in the certificates of those who join with an invite of this role: a cell relays as a peer."""
-    return "peer" if role == "cell" else role
 
 
 async def enrol(

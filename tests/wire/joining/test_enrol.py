@@ -24,9 +24,10 @@ from rollcast.runtime.errors import (
 from rollcast.wire.identity.identity import Identity, peer_id_of, verify_bytes
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import Role, RunId
-from rollcast.wire.joining.enrol import JOIN_DOMAIN, enrol, join_payload
+from rollcast.wire.joining.enrol import enrol
 from rollcast.wire.joining.error_json import error_to_json
 from rollcast.wire.joining.invite import Invite
+from rollcast.wire.joining.request import JOIN_DOMAIN, join_payload
 from rollcast.wire.protocol import PROTOCOL_RANGE
 
 RUN_ID = RunId("test-run")
