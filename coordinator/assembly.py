@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.api.wiring import HttpParts, http_app
 from coordinator.config.config import CoordinatorConfig, LimitsConfig
 from coordinator.core.core import CoordinatorCore, CoreSettings
 from coordinator.core.decisions.state import Restored
@@ -24,7 +24,6 @@ from coordinator.core.flight_format import FORMAT, Head
 from coordinator.environments.player import EpisodePlayer
 from coordinator.fleet.applied import AppliedWorkers
 from coordinator.fleet.setup import FleetHandle, coroutines, make_callbacks, start_fleet
-from coordinator.http.server import HttpServer
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.store import CompactingStore
@@ -68,6 +67,9 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollout_messages import sampling_to_pb
 from rollcast.wire.rollouts import Sampling
+
+if TYPE_CHECKING:
+    from coordinator.api.wiring import HttpParts
 
 log = structlog.get_logger()
 
@@ -289,9 +291,10 @@ def _assemble(
 
 
 async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
-    """Bind both ports and return their addresses.
+    """Bind all ports and return their addresses.
 
-    The control port comes first, because replies to joins name it. A restart binds the ports that members know.
+    The control port comes first, because replies to joins name it and members wait for it. A restart binds the ports
+    that members know.
     """
     serve, shell, ports = coordinator.config.serve, coordinator.shell, coordinator.start.ports
     limits = coordinator.config.limits
@@ -316,21 +319,25 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     shell.on_try = dialer.take
     coordinator.desk.grpc_address = with_port(advertised, control.port)
     coordinator.desk.gateways = tuple(coordinator.config.gateways.addresses)
-    http, http_refused = await _listen_http(stack, coordinator, credentials)
-    coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": http_refused})
     await _accept_gateways(stack, coordinator, core, tokenizer, credentials)
-    bound = {"grpc": control.port, "http": http.port}
+    http_port, http_refused = await _listen_http(stack, coordinator, credentials)
+    coordinator.metrics.watch_doors({"control": gate.refused, "session": peers.refused, "http": http_refused})
+    bound = {"grpc": control.port, "http": http_port}
     if bound != ports:
         await coordinator.ledger.set_meta(PORTS, json.dumps(bound))
-    url = f"{'http' if is_loopback(serve.host) else 'https'}://{with_port(advertised, http.port)}"
+    url = f"{'http' if is_loopback(serve.host) else 'https'}://{with_port(advertised, http_port)}"
     coordinator.invites.http_url = url
     return Endpoints(url, coordinator.desk.grpc_address, serve.page_url or url, coordinator.run_id)
 
 
 async def _listen_http(
     stack: AsyncExitStack, coordinator: Coordinator, credentials: TlsCredentials
-) -> tuple[HttpServer, Mapping[str, int]]:
-    """Bind the HTTP port; return the server, and how many requests were refused by reason."""
+) -> tuple[int, Mapping[str, int]]:
+    """Bind the HTTP port; return it, and how many requests were refused by reason."""
+    await asyncio.to_thread(_load_http)
+    from coordinator.api.wiring import http_app
+    from coordinator.http.server import HttpServer
+
     serve, limits = coordinator.config.serve, coordinator.config.limits
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
@@ -349,7 +356,13 @@ async def _listen_http(
         connections_max=limits.connections_max,
     )
     stack.push_async_callback(http.stop)
-    return http, app.refused
+    return http.port, app.refused
+
+
+def _load_http() -> None:
+    """Load what serves pages and the API, a third of all imports, while members are served already."""
+    import coordinator.api.wiring
+    import coordinator.http.server  # noqa: F401
 
 
 def _background(coordinator: Coordinator) -> Background:
@@ -365,6 +378,8 @@ def _background(coordinator: Coordinator) -> Background:
 
 
 def _http_parts(coordinator: Coordinator) -> HttpParts:
+    from coordinator.api.wiring import HttpParts
+
     return HttpParts(
         config=coordinator.config,
         folder=coordinator.folder,

@@ -21,8 +21,6 @@ from coordinator.core.events.prices import Budget
 from coordinator.fleet.applied import AppliedWorkers
 from coordinator.fleet.fleet import Deadlines, FleetCallbacks, ProviderFleet, UnixClock, jitter
 from coordinator.fleet.journal import Journal, open_journal
-from coordinator.fleet.machines import read_machines
-from coordinator.fleet.providers import make_providers
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
@@ -122,6 +120,10 @@ async def start_fleet(
     journal = await open_journal(ledger, RunFolder(run_folder).fleet_journal, may_create=config.pool is not None)
     if journal is None:
         return None
+    # With the planner's inputs and the providers they are a tenth of a coordinator's imports; most runs need neither.
+    from coordinator.fleet.machines import read_machines
+    from coordinator.fleet.providers import make_providers
+
     machines = () if config.pool is None else await asyncio.to_thread(read_machines, config.pool, config.demand)
     providers = make_providers(machines, config, RunFolder(run_folder).fleet_journal.parent)
     return make_fleet(config, run_id, providers, journal, callbacks, UnixClock())

@@ -19,7 +19,6 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.address_scope import with_port
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.links.probe import probe_link, problem_in
 
 _RESOLVE_S = 2.0
 _RESOLVED_AT_ONCE = 4  # names resolved at once, each in a thread
@@ -58,6 +57,9 @@ class BackDialer:
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
     async def _try(self, action: TryAddress) -> None:
+        await asyncio.to_thread(_load_probe)
+        from rollcast.wire.links.probe import probe_link, problem_in
+
         address, check_id, found = action.address, action.check_id, ""
         if action.host:
             try:
@@ -92,3 +94,8 @@ class BackDialer:
             if self._settings.allow(one, host):
                 return with_port(one, port)
         raise Unreachable(f"{name} resolves to another address than {host}, and only that may be dialed")
+
+
+def _load_probe() -> None:
+    """Load what dials chunk links, and aiohttp with it: a start need not wait for them."""
+    import rollcast.wire.links.probe  # noqa: F401
