@@ -31,7 +31,6 @@ from rollcast.runtime.version import software_version
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
-from rollcast.wire.joining.enrol import enrol
 from rollcast.wire.joining.invite import read_invite
 
 log = structlog.get_logger()
@@ -140,6 +139,8 @@ class Gateway:
 
     async def _tls(self) -> tuple[ssl.SSLContext, RunId]:
         """Return the context for dialling the core, with a certificate that is valid for now, and the run."""
+        from rollcast.wire.joining.enrol import enrol  # with aiohttp; a gateway on a Unix socket starts without it
+
         config = self._config
         invite = await read_invite("", config.invite, JOIN_TIMEOUT_S)
         enrolment = await enrol(invite, self._identity, config.state_folder, JOIN_TIMEOUT_S)

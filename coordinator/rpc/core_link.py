@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from blake3 import blake3
 
 from coordinator.core.events.events import Event, IdentityNoticed, PeerJoined, PeerLeft
-from coordinator.join import JoinDesk
-from coordinator.ledger.store import RunStore
 from coordinator.rpc.accusations import accused_event
 from coordinator.rpc.clones import Clones
 from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import Channel, PeerChannel, Sessions
-from coordinator.shell.shell import Shell
 from rollcast.runtime.errors import ClonedIdentity, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import PeerId, RunId
@@ -26,6 +23,11 @@ from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.rollouts import Rollout
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.version_swap import AtVersionSwap
+
+if TYPE_CHECKING:  # a gateway has none of these
+    from coordinator.join import JoinDesk
+    from coordinator.ledger.store import RunStore
+    from coordinator.shell.shell import Shell
 
 log = structlog.get_logger()
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
 
 from coordinator.rpc.access import Messages, RoleGate
-from coordinator.rpc.cell import CellCalls
 from coordinator.rpc.connection_guard import ConnectionGuard
-from coordinator.rpc.learner import LearnerCalls
 from coordinator.rpc.peers import PeerCalls
 from coordinator.rpc.tokenizer import TokenizerCalls
 from rollcast.runtime.errors import PortInUse
@@ -21,6 +19,10 @@ from rollcast.wire.address_scope import with_port
 from rollcast.wire.identity.tls import SERVER_OPTIONS, TlsCredentials
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:  # a gateway has none of these
+    from coordinator.rpc.cell import CellCalls
+    from coordinator.rpc.learner import LearnerCalls
 
 log = structlog.get_logger()
 
