@@ -33,7 +33,7 @@ from coordinator.core.staleness.epochs import NEWEST_KEPT, EpochBook
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.ledger.store import ProblemReward, RunStore, StoredVersion
 from coordinator.tasks.checks.task import Problem
-from rollcast.runtime.errors import RunFolderError, StoreError
+from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
@@ -51,6 +51,7 @@ TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: the learner's values outside steps, JSON
 SEED_SECRET = "seed_secret"  # in the ledger's meta: the secret that seeds of sampled tokens follow from, hexadecimal
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
+BATCH_SHAPE = "batch_shape"  # in the ledger's meta: how many groups of how many rollouts each batch of the run has
 AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_breakdown.Split as JSON
 # Newest finished attempts that a restart restores: peers repeat uploads until they are answered, and a repeated upload
 # of a rollout that was trained meanwhile must not be refused as fenced.
@@ -93,10 +94,13 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
 
     Raises:
         RunFolderError: the run in it is finished, or is not that of the head.
+        ConfigError: its batches have another shape than the configured one.
     """
     async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
-        first = [ledger.get_meta(key) for key in ("run_id", INCARNATION, FINISHED, VERSIONS_KEPT)]
-        run_id, before, finished, kept = await _all_of(first)
+        first = [ledger.get_meta(key) for key in ("run_id", INCARNATION, FINISHED, VERSIONS_KEPT, BATCH_SHAPE)]
+        run_id, before, finished, kept, shape = await _all_of(first)
+        if head is None:  # which forms the batches of a cell
+            await _keep_shape(ledger, run, shape)
         incarnation = int(before or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
         if head is not None and run_id not in (None, head):
@@ -120,6 +124,25 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
         waiting_rollouts=sum(len(group.rollouts) for group in restored.groups),
     )
     return start
+
+
+async def _keep_shape(ledger: RunStore, run: RunConfig, stored: str | None) -> None:
+    """Store the shape of the run's batches at its first start, and check it at later ones.
+
+    The learner checks every batch against one shape, recorded ones too, and an open group has slots for its samples.
+
+    Raises:
+        ConfigError: the run's batches have another shape than the configured one.
+    """
+    shape = f"{run.groups_per_step} groups of {run.samples_per_group}"
+    if stored is None:
+        await ledger.set_meta(BATCH_SHAPE, shape)
+    elif stored != shape:
+        raise ConfigError(
+            f"the configuration asks for batches of {shape}, and those of this run have {stored}",
+            cause="run.groups_per_step and run.samples_per_group cannot change during a run",
+            fix="set them back, or choose another run_folder for a new run",
+        )
 
 
 async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: int, kept: str | None) -> RunStart:

@@ -21,7 +21,7 @@ from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
 from coordinator.stores.sqlite import Ledger, SqliteEngine
 from coordinator.tasks.checks.task import Problem
-from rollcast.runtime.errors import RunFolderError, StoreError
+from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, PeerId, Step, Version
 from rollcast.wire.text.tokenizer import Tokenizer
@@ -46,6 +46,19 @@ async def test_each_start_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
         await ledger.close()
     assert len(run_ids) == len(secrets) == 1
     assert last_leases == [1 << 32, 2 << 32, 3 << 32]
+
+
+async def test_the_shape_of_batches_cannot_change_during_a_run(tmp_path: Path) -> None:
+    ledger = await opened(tmp_path)
+    await open_run(ledger, RunFolder(tmp_path), RUN)
+    for changes in ({"samples_per_group": 2}, {"groups_per_step": 3}):
+        with pytest.raises(ConfigError, match="cannot change during a run"):
+            await open_run(ledger, RunFolder(tmp_path), RUN.model_copy(update=changes))
+    start = await open_run(ledger, RunFolder(tmp_path), RUN)
+    assert start.restored.incarnation == 2
+    cell = await open_run(ledger, RunFolder(tmp_path), RUN.model_copy(update={"groups_per_step": 3}), start.run_id)
+    assert cell.restored.incarnation == 3
+    await ledger.close()
 
 
 async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> None:
