@@ -327,10 +327,7 @@ class Shell:
         if event.audits:
             self._async.when_durable(self._ledger.set_meta(AUDIT, self._core.audit_json()))
         recorded = self._ledger.record_step(event.step, event.values)
-        try:
-            self._sink.write(event.step, step_metrics(self.exported_status(), event.values))
-        except RollcastError as error:
-            self.fail(error)
+        self._sink.write(event.step, step_metrics(self.exported_status(), event.values))
         await self._async.durable(recorded, "the figures of a step")
 
     async def learner_status(self, event: LearnerStatusChanged) -> None:

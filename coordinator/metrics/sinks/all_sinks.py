@@ -27,11 +27,7 @@ class AllSinks:
         self._others = tuple(others)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write one step to every sink.
-
-        Raises:
-            RunFolderError: the file cannot be written.
-        """
+        """Write one step to every sink."""
         if step <= self._file.last_step:
             return
         self._file.write(step, values)

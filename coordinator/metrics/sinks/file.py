@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from rollcast.runtime import finite_json
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.runtime.steps_file import last_step
 
+log = structlog.get_logger()
+
+UNWRITTEN_MAX = 10_000  # lines that wait for the disk; then the oldest are left out
+
 
 class FileSink:
-    """Writes one JSON object per learner step, in order; a step that is reported twice is written once."""
+    """Writes one JSON object per learner step, in order; a step that is reported twice is written once.
+
+    Lines that cannot be written, as on a full disk, are written with the next one.
+    """
 
     name = "file"
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.last_step = _repair(path)
+        self._unwritten: deque[bytes] = deque(maxlen=UNWRITTEN_MAX)
+        self._is_failing = False
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write one step's line, unless the file has it already.
-
-        Raises:
-            RunFolderError: the disk is full or the file cannot be written.
-        """
-        if step <= self.last_step:
-            return
-        line = finite_json.dumps({"step": step, **values}) + "\n"
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            raise run_folder_error(self._path.parent, error) from None
-        self.last_step = step
+        """Write one step's line, unless the file has it already."""
+        if step > self.last_step:
+            self.last_step = step
+            self._unwritten.append(finite_json.dumps({"step": step, **values}).encode() + b"\n")
+            self._write_all()
 
     def close(self) -> None:
-        """Do nothing: ``write`` closes the file after every line."""
+        """Write what could not be written before."""
+        if self._unwritten:
+            self._write_all()
+
+    def _write_all(self) -> None:
+        try:
+            _append(self._path, b"".join(self._unwritten))
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("steps cannot be written, and wait", file=str(self._path), cause=str(error))
+            self._is_failing = True
+        else:
+            self._unwritten.clear()
+            self._is_failing = False
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append all of the data, or nothing.
+
+    Raises:
+        OSError: the disk is full, or the file cannot be written.
+    """
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        if file.write(data) < len(data):
+            file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _repair(path: Path) -> int:

@@ -177,9 +177,25 @@ def test_each_step_has_one_line_even_when_reported_again(tmp_path: Path) -> None
     assert lines == [{"step": 1, "reward": 0.1}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.3}]
 
 
-def test_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
+def test_steps_that_cannot_be_written_are_written_later(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "metrics.jsonl"
+    sink = FileSink(path)
+    for step in (1, 2):
+        sink.write(step, {})
+    path.parent.mkdir()
+    sink.write(3, {})
+    path.rename(path.with_name("moved"))
+    path.mkdir()
+    sink.write(4, {})
+    path.rmdir()
+    sink.close()
+    written = path.with_name("moved").read_text() + path.read_text()
+    assert [json.loads(line)["step"] for line in written.splitlines()] == [1, 2, 3, 4]
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
-        FileSink(tmp_path / "gone" / "metrics.jsonl").write(1, {})
+        FileSink(tmp_path)
 
 
 def _series(sink_values: list[dict[str, object]]) -> list[str]:
