@@ -73,6 +73,7 @@ class ConnectionGuard:
         per_address: connections without a call that one IPv4 address or IPv6 /64 may have, and as many that have just
             been made, by all addresses.
         most: connections without a call that all addresses together may have, those that have just been made aside.
+        allowed: connections that the port takes at all; None: any number.
         clock: returns seconds that only grow.
     """
 
@@ -84,9 +85,12 @@ class ConnectionGuard:
         *,
         per_address: int,
         most: int,
+        allowed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._port = port
+        self._allowed = allowed
+        self._was_full = False
         self._busy = busy
         self._per_address, self._most = per_address, most
         self._clock = clock
@@ -108,6 +112,7 @@ class ConnectionGuard:
 
     async def check(self) -> int:
         """Close what is in excess now; return how many connections that was."""
+        self._report_full()
         idle_most = await asyncio.to_thread(open_files) - len(self._busy.calls)
         if idle_most <= min(self._per_address, self._most):  # the tables have a line for each socket of the machine
             return 0
@@ -117,6 +122,14 @@ class ConnectionGuard:
         self._refused[TOO_MANY_CONNECTIONS] += count
         log.info("connections without a call were closed", count=count, addresses=addresses)
         return count
+
+    def _report_full(self) -> None:
+        """Log once that members have taken all connections that the limit on open files leaves."""
+        is_full = self._allowed is not None and len(self._busy.calls) >= self._allowed
+        if is_full and not self._was_full:
+            fix = "raise the limit on open files (ulimit -Hn, or LimitNOFILE=), or use gateways"
+            log.warning("the control port has no room for further members", connections=self._allowed, fix=fix)
+        self._was_full = is_full
 
     def _close_excess(self) -> tuple[int, int]:
         """Close what is in excess; return how many connections that was, and of how many addresses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:  # a gateway has none of these
 
 log = structlog.get_logger()
 
+FILES_SPARED = 256  # open files that connections to the control port leave to the store, the HTTP port and workers
+FILES_SPARED_SHARE = 0.25  # of those that the process may have; the larger of both
 CONCURRENT_CALLS_MAX = 32_768  # of all callers together; a peer has a session and one upload open, for 10,000 peers
 
 
@@ -93,22 +96,36 @@ class ControlServer:
         Raises:
             PortInUse: the address cannot be bound.
         """
-        server = grpc.aio.server(
-            interceptors=[gate], options=list(SERVER_OPTIONS), maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
-        )
+        allowed = connections_allowed(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        options = [*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", allowed)]
+        server = grpc.aio.server(interceptors=[gate], options=options, maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX)
         pb_grpc.add_CoordinatorServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
         try:
             bound = server.add_secure_port(with_port(host, port), credentials.grpc_server_credentials())
         except RuntimeError:
             raise _bind_failure(host, port) from None
         await server.start()
-        guard = ConnectionGuard(bound, gate.busy, gate.refused, per_address=per_address, most=connections_max)
+        guard = ConnectionGuard(
+            bound, gate.busy, gate.refused, per_address=per_address, most=connections_max, allowed=allowed
+        )
         return cls(server, bound, guard)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls and give running ones ``grace_s`` seconds."""
         self._watching.cancel()
         await self._server.stop(grace_s)
+
+
+def connections_allowed(open_files_max: int) -> int:
+    """Return how many connections the control port takes, where the process may have so many files open.
+
+    Further ones are closed at once, and their peers dial again. Without this bound, members that return to a restarted
+    coordinator take every descriptor before it has opened its HTTP port.
+    """
+    if open_files_max == resource.RLIM_INFINITY:
+        return CONCURRENT_CALLS_MAX
+    spared = max(FILES_SPARED, int(open_files_max * FILES_SPARED_SHARE))
+    return min(CONCURRENT_CALLS_MAX, max(1, open_files_max - spared))
 
 
 def _bind_failure(host: str, port: int) -> PortInUse:

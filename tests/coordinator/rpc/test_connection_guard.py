@@ -137,3 +137,16 @@ async def test_a_process_without_a_free_descriptor_is_guarded_again_later(monkey
         guarding.cancel()
         await asyncio.wait([guarding])
     assert [line["event"] for line in logs] == ["connections without a call cannot be found"]
+
+
+async def test_a_port_that_members_fill_is_reported_once() -> None:
+    busy = Busy()
+    guard = ConnectionGuard(1, busy, Counter(), per_address=10_000, most=10_000, allowed=2)
+    with capture_logs() as logs:
+        for port in (1, 2):
+            busy.began(f"ipv4:192.0.2.7:{port}")
+            await guard.check()
+        await guard.check()
+    assert [(line["event"], line["connections"]) for line in logs] == [
+        ("the control port has no room for further members", 2)
+    ]

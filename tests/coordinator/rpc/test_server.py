@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import resource
 import ssl
 from collections.abc import AsyncIterator
 from functools import partial
@@ -22,11 +23,12 @@ import zstandard
 from coordinator.core.events.actions import AnswerUpload
 from coordinator.core.events.events import Event, PeerJoined, PeerLeft
 from coordinator.rpc import peers, tokenizer
+from coordinator.rpc import server as server_module
 from coordinator.rpc import uploads as uploads_module
 from coordinator.rpc.access import ROLES_BY_METHOD, Messages, RoleGate
 from coordinator.rpc.core_link import REDIALS_PER_SECOND, LocalCore, Opening, WelcomeSettings
 from coordinator.rpc.peers import event_of, joined_of
-from coordinator.rpc.server import ControlServer, Servicer
+from coordinator.rpc.server import CONCURRENT_CALLS_MAX, ControlServer, Servicer, connections_allowed
 from coordinator.rpc.tokenizer import TokenizerCalls, packed_file
 from coordinator.shell.pending_calls import Answered
 from coordinator.shell.sessions import PeerChannel, Sessions
@@ -285,6 +287,29 @@ async def test_port_in_use_is_named(tmp_path: Path) -> None:
         )
     assert "serve.grpc_port" in caught.value.fix
     await first.stop(0)
+
+
+def test_connections_leave_files_for_everything_else() -> None:
+    found = [connections_allowed(files) for files in (100, 1024, 20_000, 1 << 20, resource.RLIM_INFINITY)]
+    assert found == [1, 768, 15_000, CONCURRENT_CALLS_MAX, CONCURRENT_CALLS_MAX]
+
+
+async def test_connections_beyond_those_allowed_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "connections_allowed", lambda files: 1)
+    authority, key = RunCA.create(tmp_path, RunId("run-1")), new_tls_key()
+    certificate = authority.issue_coordinator(key.csr_pem(), [])
+    credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
+    gate = RoleGate("run-1", learner_called=lambda: None)
+    servicer = cast(Servicer, pb_grpc.CoordinatorServicer())
+    server = await ControlServer.start(servicer, gate, credentials, host="127.0.0.1", port=0)
+    ends = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+    async with asyncio.timeout(WAIT_S):
+        for reader, _ in ends[1:]:
+            assert await reader.read() == b""
+    assert not ends[0][0].at_eof()
+    for _, writer in ends:
+        writer.close()
+    await server.stop(0)
 
 
 def test_every_method_has_its_roles() -> None:
