@@ -158,7 +158,9 @@ class StoreConfig(ConfigModel):
     keep_bytes: int = Field(0, ge=0)
     """Bytes that full weights and deltas may take together; the newest weights are kept in any case. 0: no limit."""
     retry_s: float = Field(15.0, gt=0.0)
-    """Seconds until a version that could not be stored is received again; the third failure in a row ends the peer."""
+    """Seconds until a version that could not be stored is received again."""
+    give_up_s: float = Field(3600.0, gt=0.0)
+    """Seconds after which the peer ends if no version could be stored, for example because the disk is full."""
 
 
 class MirrorConfig(ConfigModel):

@@ -111,7 +111,9 @@ class Relay:
         self._run_id = run_id
         self._learner_public_key = learner_public_key
         self._on_give_up = on_give_up
-        self._core = RelayCore(RelaySettings(role, config.link.stall_timeout_s, config.store.retry_s, random.random()))
+        keep = config.store
+        settings = RelaySettings(role, config.link.stall_timeout_s, keep.retry_s, keep.give_up_s, random.random())
+        self._core = RelayCore(settings)
         self._versions = RelayVersions(
             store,
             role,

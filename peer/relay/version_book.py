@@ -144,18 +144,22 @@ class VersionBook:
             base = self._known.setdefault(verified.base.version, _Known(verified.base))
             if learner_link is not None and verified.base.version not in self._states:
                 base.holder = learner_link
-        self._limit_known()
+        dropped = self._limit_known()
         self._failed = {key for key in self._failed if key.version in self._known}
         self._replaced &= self._known.keys()
-        return self._settle()
+        return dropped + self._settle()
 
-    def _limit_known(self) -> None:
-        """Discard the oldest announcements beyond a number, except those of bases and of the kept keyframe."""
+    def _limit_known(self) -> list[Command]:
+        """Discard the oldest announcements beyond a number, except those of bases and of the kept keyframe, and drop
+        what is still to be received of these versions."""
         ordered = sorted(self._known)
         needed = {base.version for version in ordered[-_KNOWN_MOST:] if (base := self._base_of(version)) is not None}
+        dropped: list[Command] = []
         for version in ordered[:-_KNOWN_MOST]:
             if version not in needed and (self._kept is None or version != self._kept.version):
-                del self._known[version]
+                keys = self._known.pop(version).sent.keys() - self._encodings
+                dropped += [Drop(key, "many newer versions are available") for key in sorted(keys)]
+        return dropped
 
     def _base_of(self, version: Version) -> VerifiedVersion | None:
         return self._known[version].verified.base

@@ -240,7 +240,7 @@ async def test_a_full_disk_is_reported_in_the_heartbeat_and_ends_the_peer(
         origin = start(origin_config)
         address = (await (await coordinator.next_session(WELCOME)).expect("hello")).advertise
         monkeypatch.setattr(StoredEncoding, "write_verified", disk_full)
-        peer = start(joined_config(tmp_path / "peer", coordinator, store={"retry_s": 0.2}))
+        peer = start(joined_config(tmp_path / "peer", coordinator, store={"retry_s": 0.2, "give_up_s": 0.5}))
         session = await coordinator.next_session(WELCOME)
         session.send(plan_with_neighbour(origin, address, "origin"))
         session.send(pb.CoordinatorMessage(announcement=announcement_of(12)))

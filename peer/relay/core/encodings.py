@@ -199,32 +199,32 @@ def version_finished(state: RelayState, event: VersionFinished) -> None:
 
 
 def store_failed(state: RelayState, event: StoreFailed, now: float) -> None:
-    """The store failed: abandon the encoding, record why, schedule a retry; end the process after a few in a row."""
+    """The store failed: abandon the encoding, record why, schedule a retry; end the process after failures for long."""
     encoding = state.encodings.get(event.key)
     if encoding is None:
         return  # for chunks that were being stored when it was abandoned
-    in_a_row = 1 if state.store_failure is None else state.store_failure.in_a_row + 1
-    retry_at_s = now + state.settings.store_retry_s
-    state.store_failure = StoreFailure(event.key, event.reason, in_a_row, retry_at_s)
+    since_s = now if state.store_failure is None else state.store_failure.since_s
+    state.store_failure = StoreFailure(event.key, event.reason, since_s)
+    state.retry_at_s = now + state.settings.store_retry_s
     again = encoding.holder is None  # otherwise the learner sends it again without being asked
     abandon(state, encoding, event.reason, again=again)
     if again:
         state.waiting_for_retry[event.key] = encoding
-    if in_a_row >= state.settings.store_failures_most:
+    if now - since_s >= state.settings.store_give_up_s:
         state.do(GiveUp(event.key.version, event.reason, event.fix))
 
 
 def _stored_at_last(state: RelayState, key: EncodingKey) -> None:
-    """The store works again: reset the failures in a row, and keep the retry of an encoding newer than this one."""
+    """The store works again: retry what failed, and show no failure unless it was of an encoding newer than this."""
     failure = state.store_failure
     if failure is not None:
-        state.store_failure = replace(failure, in_a_row=0) if failure.key > key else None
+        state.store_failure = replace(failure, since_s=state.now_s) if failure.key > key else None
+        state.retry_at_s = state.now_s
 
 
 def retry_failed(state: RelayState, now: float) -> None:
     """Receive the encodings again that could not be stored, once the retry is due."""
-    failure = state.store_failure
-    if failure is None or failure.retry_at_s > now:
+    if state.retry_at_s > now:
         return
     waiting, state.waiting_for_retry = state.waiting_for_retry, {}
     for key, encoding in waiting.items():

@@ -637,7 +637,7 @@ def store_error(folder: Path, error: OSError) -> StoreError:
     """Turn an operating-system error about the store into one that a person can act on."""
     cause = str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        cause = f"disk full: {error}"
+        cause = f"disk full: {error.strerror}"
         fix = "free some space, keep fewer versions, or put the state folder on another disk"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "make the folder writable for this user"

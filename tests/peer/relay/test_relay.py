@@ -274,7 +274,7 @@ async def test_a_disk_that_is_full_for_a_while_is_survived(tmp_path: Path, monke
 
 async def test_a_disk_that_stays_full_ends_the_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with relay_world(tmp_path) as world:
-        origin, a = await world.add("origin", "a")
+        origin, a = await world.add("origin", "a", store={"retry_s": 0.05, "give_up_s": 0.2})
         await world.plan(origin, a)
         published = world.published(0)
         await world.push(published)

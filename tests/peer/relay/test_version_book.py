@@ -321,6 +321,17 @@ def test_known_announcements_are_bounded() -> None:
     assert story.book.verified(1) is None
 
 
+def test_what_is_still_to_be_received_of_a_version_that_is_too_old_is_dropped() -> None:
+    story = Story("origin")
+    for version in range(1, 97):
+        story.book.add_announcement(LONGER[Version(version)], announced=False, learner_link=LEARNER)
+    story.held(1, 1)
+    commands = story.book.add_announcement(LONGER[Version(97)], announced=False, learner_link=LEARNER)
+    assert [command for command in commands if isinstance(command, Drop)] == [
+        Drop(key_of(1, 0), "many newer versions are available")
+    ]
+
+
 # ---------------------------------------------------------------- an origin
 
 

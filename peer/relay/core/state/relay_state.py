@@ -27,15 +27,15 @@ class RelaySettings:
         role: "peer" or "origin".
         stall_timeout_s: without a new chunk for this long, further holders are asked.
         store_retry_s: a version that could not be stored is received again after this long.
+        store_give_up_s: the process ends once no version could be stored for this long.
         pull_from: share of a keyframe at which requests for its chunks begin; a different one in each process.
     """
 
     role: str
     stall_timeout_s: float = 3.0
     store_retry_s: float = 15.0
+    store_give_up_s: float = 3600.0
     pull_from: float = 0.0
-    # Failures of the store in a row, without a version stored in between, after which the process gives up.
-    store_failures_most: int = 3
     # Chunks given to the transport of one link that have not left: more would only delay newer ones.
     outbox_chunks: int = 1
     # Copies that wait for one child; a child that does not keep up requests the rest later.
@@ -288,12 +288,15 @@ class KnownVersion:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailure:
-    """The newest failure of the store since a version was last stored."""
+    """The newest failure of the store since a version was last stored.
+
+    Args:
+        since_s: when the first of these failures came, or an older version was stored after it.
+    """
 
     key: EncodingKey
     reason: str
-    in_a_row: int
-    retry_at_s: float
+    since_s: float
 
     def __str__(self) -> str:
         return f"cannot store version {self.key.version}: {self.reason}"
@@ -349,6 +352,7 @@ class RelayState:
     penalised_until_s: dict[PeerId, float] = field(default_factory=dict)
     store_failure: StoreFailure | None = None
     waiting_for_retry: dict[EncodingKey, EncodingState] = field(default_factory=dict)
+    retry_at_s: float = 0.0
     counters: Counters = field(default_factory=Counters)
     undialled_since_s: float | None = None  # since when neighbours are to dial this process and none has
     dials_judged: bool = False  # one of them did, or the warning that none does was given
