@@ -134,7 +134,7 @@ class Donor:
         """Enforce limits and answer commands until cancelled.
 
         Raises:
-            RollcastError: the command socket cannot be created, or the state folder cannot be written.
+            RollcastError: the command socket cannot be created, or the page's port and token cannot be saved.
         """
         async with AsyncExitStack() as stack:
             stack.callback(self.receipts.save)

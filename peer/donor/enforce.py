@@ -27,6 +27,7 @@ from peer.limits.decide import (
 )
 from peer.limits.quota import MonthUse, Quota
 from peer.limits.readings import Readings
+from rollcast.runtime.errors import RunFolderError
 
 log = structlog.get_logger()
 
@@ -68,6 +69,7 @@ class LimitsEnforcer:
         self._local_now = local_now
         self._moved_before = (0, 0)
         self._saved_at_s = float("-inf")
+        self._unsaved: RunFolderError | None = None  # why the last save failed
         self.allowed: Allowed = ALL
         """The operations allowed now."""
         self.readings = Readings()
@@ -82,10 +84,13 @@ class LimitsEnforcer:
         """Carry out a request of the owner at once. Return what is allowed from now on.
 
         Raises:
-            RunFolderError: the request cannot be written to disk.
+            RunFolderError: the request is carried out, but cannot be written to disk: a restart forgets it.
         """
         log.info("owner request", wish=wish, for_s=for_s)
         self._handle(OwnerAsked(wish, for_s))
+        if self._unsaved is not None:
+            what = "the peer does so now, but forgets it when it restarts"
+            raise RunFolderError(what, cause=self._unsaved.cause, fix=self._unsaved.fix)
         return self.allowed
 
     def change(self, rules: Rules, quota: Quota) -> None:
@@ -93,19 +98,12 @@ class LimitsEnforcer:
 
         Args:
             quota: the new quota, starting from the traffic counted so far.
-
-        Raises:
-            RunFolderError: this month's traffic cannot be written to disk.
         """
         self._sensors.wants_idle = rules.ceilings.idle_s_min is not None
         self._handle(RulesChanged(rules, quota))
 
     async def run(self) -> None:
-        """Read sensors and apply limits every LOOK_S seconds until cancelled.
-
-        Raises:
-            RunFolderError: the state cannot be written to disk.
-        """
+        """Read sensors and apply limits every LOOK_S seconds until cancelled."""
         try:
             while True:
                 self.readings = await asyncio.to_thread(self._sensors.read)
@@ -130,7 +128,6 @@ class LimitsEnforcer:
         for action in self._core.handle(event, now, self._local_now()):
             self._do(action)
         if now - self._saved_at_s >= _SAVE_S:
-            self._saved_at_s = now
             self._save()
 
     def _do(self, action: Action) -> None:
@@ -145,4 +142,13 @@ class LimitsEnforcer:
                 self._finish(until)
 
     def _save(self) -> None:
-        self._memory.save(self._core.asked, self._core.quota.use)
+        """Write the owner's request and this month's traffic; a disk that refuses must not end the peer's work."""
+        self._saved_at_s = asyncio.get_running_loop().time()
+        try:
+            self._memory.save(self._core.asked, self._core.quota.use)
+        except RunFolderError as error:
+            if self._unsaved is None:
+                log.warning("this month's traffic and the owner's request are not saved", cause=error.cause)
+            self._unsaved = error
+        else:
+            self._unsaved = None

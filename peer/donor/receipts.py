@@ -1,21 +1,22 @@
 """Record the verdict on every rollout that this machine submitted: counts by day and reason, and each verdict.
 
 Verdicts go to one JSON-lines file per day; the oldest files are deleted to make room. The counts of the last 400 days
-stay in one small file.
+stay in one small file. A disk that refuses costs what cannot be written, and never the peer's work.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
-from rollcast.runtime.run_folder import run_folder_error, write_atomically
+from rollcast.runtime.run_folder import write_atomically
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ class Receipts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._days = self._read()
+        self._refused = False
         self.newest: deque[Receipt] = deque(maxlen=_NEWEST_KEPT)
 
     def today(self, local: datetime) -> dict[str, int]:
@@ -66,17 +68,13 @@ class Receipts:
         return dict(total)
 
     def add(self, receipts: Iterable[Receipt], local: datetime) -> None:
-        """Count verdicts and append them to the day's file.
-
-        Raises:
-            RunFolderError: the folder cannot be written.
-        """
+        """Count verdicts and append them to the day's file."""
         day = f"{local:%Y-%m-%d}"
         new = list(receipts)
         counts = self._days.setdefault(day, Counter())
         counts.update(receipt.verdict for receipt in new)
         self.newest.extend(new)
-        try:
+        with self._disk_may_refuse():
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / f"{day}.jsonl"
             if not path.exists():
@@ -85,21 +83,25 @@ class Receipts:
                 return
             with path.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(asdict(receipt)) + "\n" for receipt in new)
-        except OSError as error:
-            raise run_folder_error(self._folder, error) from None
 
     def save(self) -> None:
-        """Write the counts durably.
-
-        Raises:
-            RunFolderError: they cannot be written.
-        """
+        """Write the counts durably."""
         newest = dict(sorted(self._days.items())[-_DAYS_COUNTED:])
-        try:
+        with self._disk_may_refuse():
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._folder / _COUNTS_FILE, json.dumps(newest).encode())
+
+    @contextmanager
+    def _disk_may_refuse(self) -> Iterator[None]:
+        """Log the first failure of the disk in the body, and again only after it has worked."""
+        try:
+            yield
         except OSError as error:
-            raise run_folder_error(self._folder, error) from None
+            if not self._refused:
+                log.warning("receipts are not written, verdicts are still counted", cause=str(error))
+            self._refused = True
+        else:
+            self._refused = False
 
     def _make_room(self) -> None:
         for path in sorted(self._folder.glob("*.jsonl"))[: -_DAYS_KEPT + 1 or None]:

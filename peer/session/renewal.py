@@ -10,7 +10,7 @@ from random import Random
 
 import structlog
 
-from rollcast.runtime.errors import RollcastError, WaitTimedOut, WrongKey
+from rollcast.runtime.errors import RollcastError, RunFolderError, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -58,7 +58,7 @@ class Renewal:
             self._answer.set_result(certificate_pem)
 
     def replace(self, fresh: TlsCredentials) -> None:
-        """Use these credentials from now on; the caller has saved them to disk."""
+        """Use these credentials from now on; the caller saves them to disk."""
         self.credentials, self._life_s = fresh, fresh.valid_for_s
         self._renewed(fresh)
         log.info("certificate renewed", valid_for_s=round(fresh.valid_for_s))
@@ -93,5 +93,8 @@ class Renewal:
         fresh.check()
         if fresh.caller != self.credentials.caller:
             raise WrongKey("the coordinator's new certificate is for another peer or role than this one")
-        fresh.save(self._folder)
         self.replace(fresh)
+        try:
+            fresh.save(self._folder)
+        except RunFolderError as error:  # after a restart this process joins again if the old one has expired by then
+            log.warning("the renewed certificate is not saved", cause=error.cause, fix=error.fix)

@@ -20,7 +20,7 @@ import structlog
 import zstandard
 
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
-from rollcast.runtime.run_folder import run_folder_error, write_atomically
+from rollcast.runtime.run_folder import write_atomically
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.joining.grpc_client import connection_lost, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -61,7 +61,6 @@ class RunText:
             MalformedMessage: the record is invalid, or the file does not have the announced hash.
             ModelError: the file is not a tokenizer.
             MissingExtra: a published tokenizer needs a library that is not installed.
-            RunFolderError: the file cannot be written.
             RollcastError: the coordinator refuses to send it.
         """
         known = self.known(tokenizer_json, stop_ids)
@@ -136,7 +135,7 @@ def _kept(path: Path, sha256: str) -> bytes | None:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Write the file and delete those of other runs."""
+    """Write the file and delete those of other runs. Where the disk refuses, the next start fetches it again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for other in path.parent.glob("*.json"):
@@ -144,4 +143,4 @@ def _keep(path: Path, data: bytes) -> None:
                 other.unlink()
         write_atomically(path, data)
     except OSError as error:
-        raise run_folder_error(path.parent, error) from None
+        log.warning("the run's tokenizer is not kept on disk", cause=str(error))

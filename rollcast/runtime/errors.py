@@ -4,7 +4,7 @@
     ├── ConfigError            RC101  exit 64   a configuration file or option is wrong
     ├── PortInUse              RC102  exit 69   an address cannot be bound
     ├── UnsafeBind             RC103  exit 64   an address beyond loopback without protection
-    ├── RunFolderError         RC104  exit 73   the run folder is missing, full or read-only
+    ├── RunFolderError         RC104  exit 73   a run's or a peer's folder is missing, full or read-only
     ├── MissingExtra           RC105  exit 69   a role's packages are not installed
     ├── MachineUnfit           RC106  exit 69   a machine has too little memory, disk or speed for a run
     ├── ShadowedPackage        RC107  exit 69   another package has the name of one of Rollcast's

@@ -155,14 +155,14 @@ class RunFolder:
 
 
 def run_folder_error(path: Path, error: OSError) -> RunFolderError:
-    """Return the error to raise when the operating system refuses a path in the run folder."""
-    if error.errno == errno.ENOSPC:
-        fix = "free some space, or move run_folder to another disk"
+    """Return the error to raise when the operating system refuses a path in a run's folder, or a peer's."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "free some space, or choose a folder on another disk"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        fix = "make the folder writable for this user, or choose another run_folder"
+        fix = "make the folder writable for this user, or choose another one"
     else:
-        fix = "choose another run_folder"
-    return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
+        fix = "choose another folder"
+    return RunFolderError(f"cannot use the folder {path}", cause=str(error), fix=fix)
 
 
 def is_of_up(root: Path) -> bool:

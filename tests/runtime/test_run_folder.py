@@ -25,7 +25,7 @@ def test_prepare_makes_private_secrets(tmp_path: Path) -> None:
 
 def test_prepare_refuses_a_file(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("x")
-    with pytest.raises(RunFolderError, match="cannot use the run folder"):
+    with pytest.raises(RunFolderError, match="cannot use the folder"):
         RunFolder(tmp_path / "run").prepare()
 
 

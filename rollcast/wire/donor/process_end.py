@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
 
-from rollcast.runtime.run_folder import run_folder_error, write_atomically
+from rollcast.runtime.run_folder import write_atomically
 
 FILE = "ended.json"
 RUN_ENDED = "the run has ended"  # how the reason begins where the coordinator stopped the peer for good
@@ -15,21 +16,16 @@ _REASON_MAX = 300  # characters: the run's operator may have written it
 
 
 def write_end(state_folder: Path, reason: str, *, unix_s: float) -> None:
-    """Record that the process ended, and why.
-
-    Raises:
-        RunFolderError: the file cannot be written.
-    """
+    """Record that the process ended, and why, unless the disk refuses: that must not hide the reason itself."""
     plain = "".join(one if one.isprintable() else " " for one in reason[:_REASON_MAX])
-    try:
+    with contextlib.suppress(OSError):
         write_atomically(state_folder / FILE, json.dumps({"reason": plain, "unix_s": unix_s}).encode())
-    except OSError as error:
-        raise run_folder_error(state_folder, error) from None
 
 
 def remove_end(state_folder: Path) -> None:
     """Remove the record of an earlier process, because a new one starts."""
-    (state_folder / FILE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (state_folder / FILE).unlink(missing_ok=True)
 
 
 def last_end(state_folder: Path) -> str:

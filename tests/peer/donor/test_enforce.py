@@ -4,6 +4,8 @@ import asyncio
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from peer.donor.control.saved_state import SavedState
 from peer.donor.enforce import LimitsEnforcer
 from peer.donor.machine.gpu_sensors import GpuSensors
@@ -12,6 +14,7 @@ from peer.limits.ceilings import Ceilings
 from peer.limits.decide import ALL, Allowed, LimitsCore, OwnerRequest, Rules
 from peer.limits.quota import MonthUse, Quota
 from peer.limits.readings import Readings
+from rollcast.runtime.errors import RunFolderError
 
 NOON = datetime(2026, 11, 23, 12)
 
@@ -114,3 +117,18 @@ async def test_new_limits_apply_at_once_and_keep_the_months_count(tmp_path: Path
     world.enforcer.change(Rules(), Quota(use=world.enforcer.used))
     assert world.applied[-1] == ALL, "a limit that is gone holds nothing back"
     assert world.enforcer.used.sent_bytes == 100
+
+
+async def test_a_pause_holds_on_a_disk_that_refuses_and_the_owner_learns_what_a_restart_forgets(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.enforcer.apply_readings(Readings())
+    (tmp_path / "donor.json").unlink()
+    (tmp_path / "donor.json").mkdir()
+    with pytest.raises(RunFolderError, match="forgets it when it restarts") as caught:
+        world.enforcer.ask("pause")
+    assert caught.value.cause
+    assert world.applied[-1].state == "paused"
+    world.enforcer.change(Rules(), Quota(use=world.enforcer.used))
+    (tmp_path / "donor.json").rmdir()
+    assert world.enforcer.ask("pause").state == "paused"
+    assert SavedState(tmp_path).asked == OwnerRequest("pause")

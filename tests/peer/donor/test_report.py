@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import structlog.testing
 
 from peer.config import PeerConfig
 from peer.donor.control.saved_state import SavedState
@@ -19,7 +20,6 @@ from peer.limits.decide import ALL, Allowed, OwnerRequest
 from peer.limits.quota import MonthUse
 from peer.limits.readings import Readings
 from peer.session.coordinators import Coordinators
-from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -62,13 +62,17 @@ def test_damaged_counts_begin_anew(tmp_path: Path, text: str) -> None:
     assert Receipts(tmp_path).total() == {}
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    receipts = Receipts(tmp_path / "file")
-    with pytest.raises(RunFolderError):
+def test_a_disk_that_refuses_is_logged_once_and_verdicts_count_nevertheless(tmp_path: Path) -> None:
+    folder = tmp_path / "receipts"
+    folder.touch()
+    receipts = Receipts(folder)
+    with structlog.testing.capture_logs() as lines:
         receipts.add([receipt()], DAY)
-    with pytest.raises(RunFolderError):
         receipts.save()
+    assert [line["event"] for line in lines] == ["receipts are not written, verdicts are still counted"]
+    folder.unlink()
+    receipts.save()
+    assert Receipts(folder).total() == {"accepted": 1}
 
 
 LEAP_DAY = datetime(2028, 2, 29, 23, 59)

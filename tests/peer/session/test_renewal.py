@@ -121,6 +121,13 @@ async def test_a_new_certificate_is_saved_and_passed_on(ca: RunCA, tmp_path: Pat
     assert TlsCredentials.load(tmp_path) == fresh
 
 
+async def test_a_new_certificate_is_used_although_the_disk_refuses_it(ca: RunCA, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    identity = Identity.generate()
+    (fresh,) = await renewed_with(ca, tmp_path / "file", identity, identity)
+    assert fresh.caller.peer_id == identity.peer_id
+
+
 async def test_a_certificate_for_another_peer_is_rejected(ca: RunCA, tmp_path: Path) -> None:
     assert await renewed_with(ca, tmp_path, Identity.generate(), Identity.generate()) == []
     assert not (tmp_path / "credentials.pem").exists()

@@ -75,6 +75,14 @@ async def test_a_published_tokenizer_is_fetched_once_and_kept(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "tokenizers").iterdir()] == [f"{digest}.json"]
 
 
+async def test_a_tokenizer_that_the_disk_refuses_is_used_nevertheless(tmp_path: Path) -> None:
+    hub = HubTokenizer(tokenizer_folder(tmp_path / "model"))
+    stub = Stub((tmp_path / "model" / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizers").touch()
+    decode = await text_from(tmp_path, stub).decode(hub.to_json(), hub.stop_ids)
+    assert decode(hub.encode("12 + 3")) == "12 + 3"
+
+
 async def test_a_damaged_file_is_fetched_again(tmp_path: Path) -> None:
     hub = HubTokenizer(tokenizer_folder(tmp_path / "model"))
     stub = Stub((tmp_path / "model" / "tokenizer.json").read_bytes())

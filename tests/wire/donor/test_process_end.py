@@ -29,3 +29,9 @@ def test_the_owner_is_told_how_the_process_ended(tmp_path: Path) -> None:
 def test_a_damaged_file_says_nothing(tmp_path: Path, damaged: str) -> None:
     (tmp_path / FILE).write_text(damaged)
     assert last_end(tmp_path) == ""
+
+
+def test_a_folder_that_is_gone_does_not_hide_how_the_process_ended(tmp_path: Path) -> None:
+    write_end(tmp_path / "gone", "a full disk", unix_s=1.8e9)
+    remove_end(tmp_path / "gone")
+    assert last_end(tmp_path / "gone") == ""
