@@ -29,7 +29,7 @@ from peer.session.pending_announcements import PendingAnnouncements
 from peer.session.renewal import Renewal
 from peer.session.session import Session
 from peer.session.setup import http_url_of, session_of
-from peer.startup import RunMembership, join_run, make_engine, open_store, state_folder_lock
+from peer.startup import RunMembership, join_run, make_engine, open_store, state_folder_lock, watch_state_folder
 from peer.worker.core.core import WorkerCore
 from peer.worker.core.events import (
     ActivationChanged,
@@ -245,6 +245,7 @@ class PeerProcess:
             "renewal": asyncio.create_task(self._renewal.run()),
             "donor": asyncio.create_task(self.donor.run()),
             "connectivity": asyncio.create_task(self._connectivity.run()),
+            "folder": asyncio.create_task(watch_state_folder(self._config.state_folder)),
             "signal": asyncio.create_task(stop.wait()),
             "stop": asyncio.create_task(_result_of(self._stop_reason)),
         }

@@ -34,6 +34,9 @@ log = structlog.get_logger()
 INVITE_TIMEOUT_S = 60.0
 """Seconds to wait for the invite file to appear, when join_timeout_s does not limit the wait."""
 
+_LOCK = "lock"
+_LOOK_S = 5.0
+
 # A run's name becomes a folder name, so it has no separator and no leading dot.
 _RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -61,7 +64,7 @@ def state_folder_lock(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise run_folder_error(folder, error) from None
     try:
@@ -70,11 +73,36 @@ def state_folder_lock(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             fix = "stop it, or give each peer a state_folder of its own"
             raise RunFolderError(f"another peer uses the state folder {folder}", fix=fix) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # the holder's process id, valid while it is locked
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # the holder's process id, valid while it is locked
+        except OSError as error:
+            raise run_folder_error(folder, error) from None
         yield
     finally:
         os.close(descriptor)
+
+
+async def watch_state_folder(folder: Path, every_s: float = _LOOK_S) -> None:
+    """Run until the locked state folder is deleted or replaced.
+
+    From then on its owner could neither ask nor stop this process, and could start another peer beside it.
+
+    Raises:
+        RunFolderError: it was.
+    """
+    locked = os.stat(folder / _LOCK)
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            same = os.path.samestat(locked, os.stat(folder / _LOCK))
+        except FileNotFoundError:
+            same = False
+        except OSError:
+            continue  # a disk that fails for a while
+        if not same:
+            fix = "start the peer again; to end a peer for good, use `rollcast peer leave`"
+            raise RunFolderError(f"the state folder {folder} was deleted while this peer ran", fix=fix)
 
 
 async def join_run(config: PeerConfig, *, role: InvitedRole | None = None) -> RunMembership:

@@ -16,7 +16,7 @@ from peer.config import EngineConfig, PeerConfig
 from peer.engines.jax_engine import JaxEngine
 from peer.instance import FILE, instance_id, this_place
 from peer.limits.config import LimitsConfig
-from peer.startup import join_run, make_engine, open_store, state_folder_lock
+from peer.startup import join_run, make_engine, open_store, state_folder_lock, watch_state_folder
 from peer.worker.drain import unless
 from rollcast.runtime.errors import (
     CorruptChunk,
@@ -46,6 +46,21 @@ def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
     with pytest.raises(RunFolderError, match="cannot use"), state_folder_lock(tmp_path / "state"):
         pass
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_state_folder_that_is_deleted_ends_the_peer(tmp_path: Path, replaced: bool) -> None:
+    folder = tmp_path / "state"
+    with state_folder_lock(folder):
+        watch = asyncio.create_task(watch_state_folder(folder, 0.01))
+        await asyncio.wait((watch,), timeout=0.05)
+        assert not watch.done()
+        folder.rename(tmp_path / "gone")
+        if replaced:
+            folder.mkdir()
+            (folder / "lock").touch()
+        with pytest.raises(RunFolderError, match="was deleted while this peer ran"):
+            await watch
 
 
 async def test_a_saved_certificate_is_enough_to_join(tmp_path: Path) -> None:

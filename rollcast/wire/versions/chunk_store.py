@@ -532,7 +532,7 @@ class ChunkStore:
         announcement = verified.announcement.SerializeToString(deterministic=True)
         try:
             if not folder.exists():
-                folder.mkdir()
+                folder.mkdir(parents=True)
                 fsync_folder(self._folder)
             for path, data in ((folder / _ANNOUNCEMENT, announcement), (self._list_path(manifest), chunk_list)):
                 if not path.exists() or path.read_bytes() != data:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -264,6 +266,17 @@ def test_a_folder_that_is_a_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     with pytest.raises(StoreError):
         ChunkStore(tmp_path / "store", 4)
+
+
+def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path / "run" / "store", 4)
+    put(store, 1)
+    shutil.rmtree(tmp_path / "run")
+    put(store, 2)
+    assert store.versions() == [1, 2]
+    store.close()
+    with closing(ChunkStore(tmp_path / "run" / "store", 4)) as again:
+        assert again.versions() == [2]
 
 
 def test_close_gives_descriptors_back(tmp_path: Path) -> None:
