@@ -230,6 +230,7 @@ class PeerProcess:
             peer_id=self._enrolment.peer_id,
             random=random,
             judged=self.donor.judged,
+            damaged=self._relay.receive_again,
         )
 
     async def run(self, stop: asyncio.Event) -> int:

@@ -47,7 +47,7 @@ from rollcast.runtime.background import Background, or_fail
 from rollcast.runtime.errors import MalformedMessage, RollcastError, StoreError
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import Caller, TlsCredentials
-from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.ids import PeerId, RunId, Version
 from rollcast.wire.links.frames import ChunkFrame, LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
@@ -191,6 +191,10 @@ class Relay:
             MalformedMessage: it is of another run or out of bounds, or another record of that version is here.
         """
         return self._versions.add_announcement(announcement, announced=True)
+
+    def receive_again(self, version: Version) -> None:
+        """Discard the stored state of a version, which proved damaged, and receive or compute it again."""
+        self._versions.receive_again(version)
 
     def set_offline(self, offline: bool) -> None:
         """Note whether the coordinator is unreachable: then the learner's signature is enough to receive a version, and

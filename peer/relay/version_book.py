@@ -225,6 +225,16 @@ class VersionBook:
         self._encodings -= keys
         self._states -= {key.version for key in keys if key.encoding_id == KEYFRAME_ID}
 
+    def state_lost(self, version: Version) -> list[Command]:
+        """Note that a state that was held proved damaged: it is reported again once it is here again."""
+        key = EncodingKey(version, KEYFRAME_ID)
+        self.removed(frozenset({key}))
+        known = self._known.get(version)
+        if known is not None:
+            known.reported = False
+            known.sent.pop(key, None)
+        return self._settle()
+
     def given_up(self, key: EncodingKey, *, again: bool) -> None:
         """Note that the relay stopped receiving an encoding, or could not use its chunks.
 

@@ -174,6 +174,13 @@ class RelayVersions:
         known = self._book.with_signature(announcement.record.signature)
         return known if known is not None and known.announcement == announcement else None
 
+    def receive_again(self, version: Version) -> None:
+        """See Relay.receive_again."""
+        key = EncodingKey(version, KEYFRAME_ID)
+        self.worker.discard(key)
+        self._removed((key,))
+        self._carry_out(self._book.state_lost(version))
+
     def set_offline(self, offline: bool) -> None:
         """See VersionBook.set_offline."""
         self._carry_out(self._book.set_offline(offline))

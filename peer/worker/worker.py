@@ -51,6 +51,8 @@ from rollcast.wire.rollouts import Rollout, Segment, packed_of, turn_start
 from rollcast.wire.token_ids import pack_ids, unpack_ids
 from rollcast.wire.version_swap import AtVersionSwap
 from rollcast.wire.versions.chunk_store import ChunkStore
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.state_hash import state_hash
 
 log = structlog.get_logger()
 
@@ -72,6 +74,7 @@ class Worker:
 
     Args:
         judged: called with every upload's rollouts and verdicts.
+        damaged: called with a version whose stored state must be received again.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Worker:
         peer_id: PeerId,
         random: Random,
         judged: Judged = lambda rollouts, verdicts: None,
+        damaged: Callable[[Version], None] = lambda version: None,
     ) -> None:
         self._core = core
         self._engine = engine
@@ -94,6 +98,7 @@ class Worker:
         self._peer_id = peer_id
         self._random = random
         self._judged = judged
+        self._damaged = damaged
         self._retry_delays = self._delays()
         self._generation: Generation | None = None
         self._work: dict[int, SlotWork] = {}  # the slots that it generates, by the number of the request
@@ -207,6 +212,11 @@ class Worker:
             loaded_hash = await self._engine.load(state)
         record = state.record
         if loaded_hash != record.state_hash:
+            if await asyncio.to_thread(self._is_damaged, record):
+                log.error("stored version damaged, it is received again", version=key.version)
+                self._damaged(key.version)
+                self.handle(VersionReplaced(key))
+                return
             raise CorruptChunk(
                 f"version {key.version} as loaded does not match its signed state hash",
                 cause="memory or the device changed it",
@@ -224,6 +234,14 @@ class Worker:
         base = None if record.base is None else self._held_state(record.base.version, held)
         state, path = encoding.state_bytes(), held.enter_context(encoding.state_file())
         return VersionState(record, state, path, in_memory=encoding.in_memory, base=base)
+
+    def _is_damaged(self, record: VersionRecord) -> bool:
+        """Return whether the stored state of a version has other bytes than were signed, or is gone since."""
+        try:
+            with ExitStack() as held:
+                return state_hash(self._held_state(record.version, held).state) != record.state_hash
+        except StoreError:
+            return True
 
     async def _activate(self, key: VersionKey) -> None:
         await self._engine.activate(key.version)

@@ -257,6 +257,21 @@ async def test_without_the_origin_peers_receive_from_each_other(tmp_path: Path) 
         await origin.restart()
 
 
+async def test_a_state_that_proved_damaged_is_received_again(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a")
+        await world.plan(origin, a)
+        published = world.published(0)
+        await world.publish(published)
+        kept = a.store.folder / "0" / "0.data"
+        await until(lambda: a.completed and kept.exists())
+        with kept.open("r+b") as file:
+            file.write(bytes(16))
+        a.relay.receive_again(published.verified.version)
+        await until(lambda: a.completed == [0, 0])
+        assert a.state(0) == published.state
+
+
 async def test_a_disk_that_is_full_for_a_while_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")

@@ -241,6 +241,14 @@ def test_an_abandoned_encoding_gets_another_receive() -> None:
     assert story.announce(5) == [receive(5, 1)]
 
 
+def test_a_state_that_proved_damaged_is_received_and_reported_again() -> None:
+    story = Story()
+    story.announce(5)
+    assert story.held(5) == [dropped(5, 1), Report(Version(5))]
+    assert story.book.state_lost(Version(5)) == [receive(5, 1), receive(5, 0)]
+    assert story.held(5) == [dropped(5, 1), Report(Version(5))]
+
+
 def test_a_removed_version_is_no_longer_a_base() -> None:
     story = Story()
     story.held(4)

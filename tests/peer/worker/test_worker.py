@@ -57,6 +57,7 @@ class Fixture:
         self.engine = engine
         self.uploads = uploads
         self.sent: list[pb.PeerMessage] = []
+        self.damaged: list[Version] = []
         self.worker = Worker(
             WorkerCore(concurrent_rollouts=4, **settings),
             engine=engine,
@@ -65,6 +66,7 @@ class Fixture:
             send=self.sent.append,
             peer_id=PeerId("12D3KooWpeer"),
             random=NoDelay(),
+            damaged=self.damaged.append,
         )
         self.running = asyncio.create_task(self.worker.run())
 
@@ -250,6 +252,20 @@ async def test_weights_that_change_on_their_way_into_the_engine_end_the_peer(tmp
         fixture.start_version(0)
         with pytest.raises(CorruptChunk, match="version 0 as loaded"):
             await asyncio.wait_for(fixture.running, 2.0)
+
+
+async def test_a_state_that_changed_on_disk_is_received_again(tmp_path: Path) -> None:
+    async with a_worker(tmp_path) as fixture:
+        stored_version(fixture.store, 0)
+        with (fixture.store.folder / "0" / "0.data").open("r+b") as file:
+            file.write(b"?")
+        fixture.worker.handle(VersionVerified(key(0)))
+        await fixture.until(lambda: fixture.damaged, "the damage to be noticed")
+        assert fixture.damaged == [0]
+        fixture.store.discard(Version(0))
+        fixture.start_version(0)
+        await fixture.until(lambda: fixture.engine.active_version == 0, "the version to be active")
+        assert not fixture.running.done()
 
 
 async def test_an_engine_gets_the_file_of_the_states_bytes(tmp_path: Path) -> None:
