@@ -32,7 +32,10 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
     """Start to receive an encoding, or add what the shell has learned about one."""
     encoding = state.encodings.get(event.key)
     if encoding is None:
-        if event.key in state.waiting_for_retry:
+        waiting = state.waiting_for_retry.get(event.key)
+        if waiting is not None:
+            waiting.announced |= event.announced
+            waiting.is_base |= event.is_base
             return
         encoding = EncodingState(
             event.key,

@@ -305,6 +305,16 @@ def test_what_failed_is_retried_as_soon_as_a_newer_encoding_was_stored() -> None
     assert KEY in steps.state.encodings
 
 
+def test_an_announcement_that_comes_before_the_retry_is_not_forgotten() -> None:
+    """Without it no source but the plan's parents would be asked, and the origin has pushed the chunks already."""
+    steps = linked()
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, announced=False, listed=True), StoreFailed(KEY, FULL))
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, announced=True, listed=True, is_base=True))
+    steps.ticks(15.5, 0.5)
+    encoding = steps.state.encodings[KEY]
+    assert (encoding.announced, encoding.is_base) == (True, True)
+
+
 def test_an_unwanted_encoding_is_not_retried() -> None:
     steps = peer()
     steps.tell(StoreFailed(KEY, FULL), EncodingUnwanted(KEY, "superseded"))
