@@ -244,6 +244,20 @@ async def _answer(
         ) from None
     except (aiohttp.ClientError, aiohttp.InvalidURL, OSError, TimeoutError, ValueError) as error:
         raise _unreachable(target, url, error) from None
+    _check_run(target, answering)
+    if status != 200:
+        raise error_from_json(data) or Unreachable(
+            f"{url} answers {status}", fix="check that this is a coordinator of the same Rollcast version"
+        )
+    return json_object(data, url, fix="check the address")
+
+
+def _check_run(target: Target, answering: str) -> None:
+    """Check that the run which answers is the one that was asked for, where both are known.
+
+    Raises:
+        Unreachable: it is another one.
+    """
     expected = target.run_id()
     if expected and answering and answering != expected:
         raise Unreachable(
@@ -251,11 +265,6 @@ async def _answer(
             cause=f"{answering} has its address {target.http_url()} now, not {expected}",
             fix="start the run's coordinator again, or give the folder of the other run with --run-folder",
         )
-    if status != 200:
-        raise error_from_json(data) or Unreachable(
-            f"{url} answers {status}", fix="check that this is a coordinator of the same Rollcast version"
-        )
-    return json_object(data, url, fix="check the address")
 
 
 def post_sync(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:

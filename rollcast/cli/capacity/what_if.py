@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from capacity.questions.scenario import Scenario
 from capacity.reports.tables import records_of
 from capacity.reports.what_if import (
     Values,
+    Variant,
     broadcast_curves,
     cheapest,
     combinations,
@@ -105,15 +107,7 @@ def what_if(
     else:
         note([f"pool {sources[0].inputs.pool}", f"demand {sources[0].inputs.demand}"])
         print_sheets([sheet], form, title="what if")
-    subtitle = f"{len(sources[0].workers)} workers in the pool; {sources[0].inputs.model}"
-    if plot is not None:
-        from capacity.reports.plots import cost_against_staleness
-
-        cost_against_staleness(plot, cost_curves(found), subtitle)
-    if plot_broadcast is not None:
-        from capacity.reports.plots import cost_against_broadcast
-
-        cost_against_broadcast(plot_broadcast, broadcast_curves(found), subtitle)
+    _plot(found, sources[0], plot, plot_broadcast)
     return FEASIBLE if cheapest(found) is not None else INFEASIBLE
 
 
@@ -132,6 +126,19 @@ def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> Non
         check_path(path)
     if plot is not None and "staleness" not in names:
         raise ConfigError("--plot shows $/h against S, which is not varied", fix="add for example --staleness 2..16")
+
+
+def _plot(found: Sequence[Variant], source: Scenario, plot: Path | None, plot_broadcast: Path | None) -> None:
+    """Draw the plots that were asked for; matplotlib takes a second to load."""
+    subtitle = f"{len(source.workers)} workers in the pool; {source.inputs.model}"
+    if plot is not None:
+        from capacity.reports.plots import cost_against_staleness
+
+        cost_against_staleness(plot, cost_curves(found), subtitle)
+    if plot_broadcast is not None:
+        from capacity.reports.plots import cost_against_broadcast
+
+        cost_against_broadcast(plot_broadcast, broadcast_curves(found), subtitle)
 
 
 def _planned(values: Values, pool: PoolOptions | None, demand: DemandOptions, sources: list[Scenario]) -> Plan:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from coordinator.config.config import CoordinatorConfig
@@ -79,35 +80,15 @@ def evaluate(
     )
     wanted = _wanted(set_names, extra, (HELD_OUT, *config.evaluation_sets))
     check_pass_at(samples, pass_at)
+    asked = Wanted(samples, problems, pass_at, seconds_of(deadline))
     console = Console(stderr=True)
     with console.status("loading") as status:
-        found: EvaluationResult | NotByPeers = NotByPeers("")
-        if not data and learner_folder is None:
-            live = Wanted(samples, problems, pass_at, seconds_of(deadline))
-            found = asyncio.run(
-                evaluate_live(
-                    Target(run),
-                    wanted,
-                    live,
-                    lambda name, done, total: status.update(f"{name}: {done} of {total} completions"),
-                )
-            )
-        if isinstance(found, NotByPeers):
-            if found.because:
-                console.print(f"sampling the newest checkpoint here, because the peers did not: {found.because}")
-            found = asyncio.run(
-                _evaluate(
-                    config,
-                    RunFolder(run),
-                    learner_folder or run,
-                    wanted,
-                    pass_at,
-                    samples,
-                    problems,
-                    lambda name, done, total: status.update(f"{name}: {done} of {total} problems"),
-                )
-            )
-        result = found
+        peers_may = not data and learner_folder is None
+        result = _by_peers(run, wanted, asked, status) if peers_may else NotByPeers("")
+        if isinstance(result, NotByPeers):
+            if result.because:
+                console.print(f"sampling the newest checkpoint here, because the peers did not: {result.because}")
+            result = _here(config, run, learner_folder or run, wanted, asked, status)
     if json_output:
         print(json.dumps(asdict(result)))
     else:
@@ -162,14 +143,28 @@ def _dumped(sets: Mapping[str, EvaluationSetConfig]) -> dict[str, object]:
     return {name: one.model_dump(mode="json") for name, one in sets.items()}
 
 
+def _by_peers(run: Path, sets: Sequence[str], asked: Wanted, status: Status) -> EvaluationResult | NotByPeers:
+    def progress(name: str, done: int, total: int) -> None:
+        status.update(f"{name}: {done} of {total} completions")
+
+    return asyncio.run(evaluate_live(Target(run), sets, asked, progress))
+
+
+def _here(
+    config: CoordinatorConfig, run: Path, learner_folder: Path, sets: Sequence[str], asked: Wanted, status: Status
+) -> EvaluationResult:
+    def progress(name: str, done: int, total: int) -> None:
+        status.update(f"{name}: {done} of {total} problems")
+
+    return asyncio.run(_evaluate(config, RunFolder(run), learner_folder, sets, asked, progress))
+
+
 async def _evaluate(
     config: CoordinatorConfig,
     folder: RunFolder,
     learner_folder: Path,
-    wanted: tuple[str, ...],
-    pass_at: tuple[int, ...],
-    samples: int,
-    problems: int,
+    wanted: Sequence[str],
+    asked: Wanted,
     progress: Callable[[str, int, int], None],
 ) -> EvaluationResult:
     """Sample in a thread and score on this loop, which owns the verifier processes."""
@@ -177,13 +172,13 @@ async def _evaluate(
 
     source = await Problems.start(config, None)
     try:
-        sets = {name: await source.held_out(problems, name) for name in wanted}
+        sets = {name: await source.held_out(asked.problems, name) for name in wanted}
         return await asyncio.to_thread(
             evaluate_run,
             learner_folder,
             sets,
-            samples=samples,
-            pass_at=pass_at,
+            samples=asked.samples,
+            pass_at=asked.pass_at,
             score=scorer(source, asyncio.get_running_loop(), SampleBook(folder)),
             seed=config.run.seed,
             progress=progress,

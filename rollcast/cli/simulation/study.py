@@ -79,9 +79,7 @@ def scale(
     json_output
         Print one JSON object.
     """
-    sizes, rates = _numbers("--peers", peers), _numbers("--churn", churn)
-    if any(size < 1 or size != int(size) for size in sizes):
-        raise ConfigError(f"--peers {peers}: each number must be whole and above 0", fix="write --peers 100,1000")
+    sizes, rates = _sizes(peers), _numbers("--churn", churn)
     if min(minutes, warm_up_minutes) <= 0.0:
         raise ConfigError("--minutes and --warm-up-minutes must be above 0", fix="give more time")
     if usd_per_hour < 0.0 or (processes is not None and processes < 1):
@@ -98,7 +96,7 @@ def scale(
     trace = "" if spot is None else read_spot(spot).name
     known = {} if results is None else _read(results)
     fixed: dict[str, Any] = {"minutes": minutes, "warm_up_minutes": warm_up_minutes, "seed": seed}
-    cells = [(int(size), rate) for size in sizes for rate in rates]
+    cells = [(size, rate) for size in sizes for rate in rates]
     cores_used = ["compiled"] if compiled else []  # their times differ
     keys = {cell: json.dumps([*cell, trace, usd_per_hour, *fixed.values(), *cores_used]) for cell in cells}
     missing = [cell for cell in cells if keys[cell] not in known]
@@ -113,10 +111,7 @@ def scale(
     points = [known[keys[cell]] for cell in cells]
     if plot is not None:
         _draw(list(known.values()), plot)
-    if json_output:
-        print(json.dumps({"points": [point.to_json() for point in points]}, indent=2))
-    else:
-        _show(points)
+    _show(points, as_json=json_output)
     return EXIT_VIOLATED if any(point.violations for point in points) else 0
 
 
@@ -156,6 +151,13 @@ def _append(results: Path, cell: str, point: Mapping[str, Any]) -> None:
         file.write(json.dumps({"cell": cell, "point": point}) + "\n")
 
 
+def _sizes(text: str) -> list[int]:
+    sizes = _numbers("--peers", text)
+    if any(size < 1 or size != int(size) for size in sizes):
+        raise ConfigError(f"--peers {text}: each number must be whole and above 0", fix="write --peers 100,1000")
+    return [int(size) for size in sizes]
+
+
 def _numbers(option: str, text: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",")]
@@ -180,7 +182,10 @@ _COLUMNS: Mapping[str, Callable[[ScalePoint], str]] = {
 }
 
 
-def _show(points: Sequence[ScalePoint]) -> None:
+def _show(points: Sequence[ScalePoint], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"points": [point.to_json() for point in points]}, indent=2))
+        return
     from rollcast.sim.scale import PREEMPTIONS_PER_HOUR
 
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
