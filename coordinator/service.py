@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -15,6 +16,7 @@ from coordinator.config.config import CoordinatorConfig
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.head import as_cell, head_of
 from coordinator.prompts.loading import TaskLoading
+from coordinator.recovery.authority import can_decrypt_authority
 from coordinator.recovery.resume import FINISHED
 from coordinator.report.summary import write_summary
 from coordinator.stores.leadership import Leadership
@@ -74,10 +76,13 @@ async def _leadership(
     """Wait until this process leads; None if the store is SQLite, or if ``stop`` is set.
 
     Raises:
-        RollcastError: the task of a standby cannot be loaded, so that it could not take over; see also leadership_of.
+        RollcastError: a standby's task cannot be loaded, or its key does not decrypt that of the run's authority, so
+            that it could not take over; see also leadership_of.
     """
-    address = config.serve.advertise_host or config.serve.host
-    leading = asyncio.create_task(leadership_of(config.store, folder, address, stop))
+    address, key_file = config.serve.advertise_host or config.serve.host, folder.secrets / config.store.key_file
+    leading = asyncio.create_task(
+        leadership_of(config.store, folder, address, stop, partial(can_decrypt_authority, key_file))
+    )
     loading = None if task is None else asyncio.create_task(task.loaded())
     try:
         await asyncio.wait([leading] if loading is None else [leading, loading], return_when=asyncio.FIRST_COMPLETED)

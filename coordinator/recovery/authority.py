@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from coordinator.ledger.sql import SqlConnection
+from coordinator.ledger.sql_facts import get_meta
 from coordinator.ledger.store import RunStore
 from coordinator.recovery.sealed_keys import read_or_create_key, seal, unseal
 from rollcast.runtime.errors import LedgerDamaged, WrongKey
@@ -13,6 +15,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.run_ca import RunCA, run_ca_path
 from rollcast.wire.ids import RunId
 
+RUN_ID = "run_id"  # in the ledger's meta
 FINGERPRINT = "ca_fingerprint"  # in the ledger's meta
 SEALED = "ca_sealed"  # in the meta of a shared store: key and certificate of the authority, encrypted
 LEDGER_DEADLINE_S = 30.0
@@ -55,6 +58,20 @@ async def run_authority(ledger: RunStore, folder: RunFolder, run_id: RunId, key_
     if authority.fingerprint != known:
         raise _lost(folder, f"its fingerprint is {authority.fingerprint}, the run's {known}")
     return authority
+
+
+def can_decrypt_authority(key_file: Path, connection: SqlConnection) -> bool:
+    """Check that a standby's key decrypts the key of the run's authority; return False while the store has none.
+
+    Raises:
+        RunFolderError: the file is missing.
+        WrongKey: it holds another key.
+    """
+    run_id, sealed = get_meta(connection, RUN_ID), get_meta(connection, SEALED)
+    if run_id is None or sealed is None:
+        return False
+    unseal(read_or_create_key(key_file, may_create=False), RunId(run_id), sealed)
+    return True
 
 
 async def _take_over(sealed: str, folder: RunFolder, run_id: RunId, key_file: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ RENEW_S = 0.5
 TTL_S = 3.0
 GIVE_UP_S = 5.0  # for the database to answer a leader that gives up
 PAST_END_S = 0.02  # a standby tries again so long after the leader's time is over
+
+CheckStandby = Callable[[SqlConnection], bool]
 
 _log = structlog.get_logger()
 
@@ -146,13 +149,19 @@ def _set(lost: asyncio.Future[LeadershipLost], error: LeadershipLost) -> None:
         lost.set_result(error)
 
 
-async def lead(url: str, holder: str, address: str, *, outage_max_s: float) -> Leadership:
+async def lead(
+    url: str, holder: str, address: str, *, outage_max_s: float, check_standby: CheckStandby = lambda connection: True
+) -> Leadership:
     """Create the tables if they are missing, wait until this process leads, and return its leadership.
+
+    Args:
+        check_standby: called while another coordinator leads, until it returns True: raises why this process could not
+            take the run over.
 
     Raises:
         StoreError: the database did not answer for ``outage_max_s`` seconds, or refuses this user.
     """
-    waiting = _Waiting(url, holder, address)
+    waiting = _Waiting(url, holder, address, check_standby)
     lost_since: float | None = None
     attempt: asyncio.Future[int | None] | None = None
     try:
@@ -185,8 +194,10 @@ async def lead(url: str, holder: str, address: str, *, outage_max_s: float) -> L
 class _Waiting:
     """A standby's connection, used by one thread at a time."""
 
-    def __init__(self, url: str, holder: str, address: str) -> None:
+    def __init__(self, url: str, holder: str, address: str, check_standby: CheckStandby) -> None:
         self._url = url
+        self._check = check_standby
+        self._is_checked = False
         self._names = (holder, address)
         self._said = ""
         self.connection: PostgresConnection | None = None
@@ -201,6 +212,7 @@ class _Waiting:
             migrate(self.connection)
         epoch = take(self.connection, *self._names)
         if epoch is None:
+            self._is_checked = self._is_checked or self._check(self.connection)
             now = held(self.connection)
             self.pause_s = min(RENEW_S, max(now.left_s, 0.0) + PAST_END_S)
             if now.holder != self._said:

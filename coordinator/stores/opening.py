@@ -8,7 +8,7 @@ import socket
 
 from coordinator.config.config import StoreConfig
 from coordinator.ledger.store import CompactingStore
-from coordinator.stores.leadership import Leadership, lead
+from coordinator.stores.leadership import CheckStandby, Leadership, lead
 from coordinator.stores.postgres import PostgresEngine, PostgresStore, checked_url
 from coordinator.stores.reader import has_url, store_url
 from coordinator.stores.sqlite import Ledger
@@ -16,11 +16,18 @@ from rollcast.runtime.errors import MigrationError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
 
-async def leadership_of(config: StoreConfig, folder: RunFolder, address: str, stop: asyncio.Event) -> Leadership | None:
+async def leadership_of(
+    config: StoreConfig,
+    folder: RunFolder,
+    address: str,
+    stop: asyncio.Event,
+    check_standby: CheckStandby = lambda connection: True,
+) -> Leadership | None:
     """Wait until this process leads; None if the store is SQLite, whose file lock admits one, or if ``stop`` is set.
 
     Args:
         address: where others reach this coordinator, for people.
+        check_standby: see lead.
 
     Raises:
         ConfigError: the URL cannot be used.
@@ -36,7 +43,9 @@ async def leadership_of(config: StoreConfig, folder: RunFolder, address: str, st
     except OSError as error:
         raise run_folder_error(folder.store_url, error) from None
     holder = f"{socket.gethostname()}:{os.getpid()}"
-    leading = asyncio.create_task(lead(url, holder, address, outage_max_s=config.outage_max_s))
+    leading = asyncio.create_task(
+        lead(url, holder, address, outage_max_s=config.outage_max_s, check_standby=check_standby)
+    )
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((leading, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.recovery.authority import FINGERPRINT, run_authority
+from coordinator.recovery.authority import FINGERPRINT, can_decrypt_authority, run_authority
 from coordinator.recovery.backup import back_up, restore
 from coordinator.stores.sqlite import Ledger
-from rollcast.runtime.errors import LedgerDamaged
+from rollcast.runtime.errors import LedgerDamaged, RunFolderError, WrongKey
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.ids import RunId
@@ -48,6 +48,23 @@ async def test_no_new_key_takes_the_place_of_the_runs(tmp_path: Path, change: st
         await fingerprint(folder)
     assert "rollcast restore" in found.value.fix
     assert change != "lost" or not key.exists()
+
+
+async def test_a_standby_without_the_runs_key_is_told_before_it_leads(tmp_path: Path) -> None:
+    leader, standby, ledger = RunFolder(tmp_path / "a").prepare(), tmp_path / "store.key", tmp_path / "store.sqlite"
+    store = Ledger.open(ledger)
+    await store.set_meta("run_id", RUN)
+    with closing(sqlite3.connect(ledger)) as connection:
+        assert not can_decrypt_authority(standby, connection)
+        await run_authority(store, leader, RUN, leader.secrets / "store.key")
+        with pytest.raises(RunFolderError, match=r"there is no .*store\.key"):
+            can_decrypt_authority(standby, connection)
+        standby.write_text("00" * 32)
+        with pytest.raises(WrongKey, match="does not decrypt"):
+            can_decrypt_authority(standby, connection)
+        standby.write_bytes((leader.secrets / "store.key").read_bytes())
+        assert can_decrypt_authority(standby, connection)
+    await store.close()
 
 
 @pytest.mark.parametrize("with_secrets", [True, False])

@@ -56,12 +56,15 @@ def test_a_standby_tries_again_just_after_the_leaders_time_is_over(url: str) -> 
     connection = connect(url)
     migrate(connection)
     take(connection, "a", "host-a")
-    standby = leadership._Waiting(url, "b", "host-b")
+    checks = [True, False]  # in the opposite order
+    standby = leadership._Waiting(url, "b", "host-b", lambda connection: checks.pop())
     assert standby.attempt() is None
     assert standby.pause_s == leadership.RENEW_S
     connection.execute(f"UPDATE leadership SET until_unix_s = {NOW_UNIX_S} + 0.2")
     assert standby.attempt() is None
     assert standby.pause_s <= 0.2 + leadership.PAST_END_S
+    assert not checks
+    assert standby.attempt() is None
     standby.close()
     connection.close()
 
