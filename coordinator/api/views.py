@@ -200,6 +200,7 @@ class ViewRoutes:
         self._capacity = _LargeText(lambda: self._registry.capacity(self._decisions), self._members)
         self._sent_sample_s = 0.0
         self._last_event, self._events_polled_s = 0, float("-inf")
+        self._can_read_events = True  # as of the last attempt: the log names the first failure of several
         self._steps_polled_s = float("-inf")
 
     def routes(self) -> list[Route]:
@@ -421,10 +422,14 @@ class ViewRoutes:
     def _newest(self, kinds: tuple[str, ...], count: int) -> tuple[EventView, ...]:
         """Return the newest events of these kinds; empty if the ledger cannot be read."""
         try:
-            return self._rows.page(Wanted(kinds=kinds, limit=count)).events
+            events = self._rows.page(Wanted(kinds=kinds, limit=count)).events
         except RollcastError as error:
-            log.warning("events could not be read", cause=error.what)
+            if self._can_read_events:
+                log.warning("events could not be read", cause=error.cause or error.what)
+            self._can_read_events = False
             return ()
+        self._can_read_events = True
+        return events
 
 
 def _handler(text: _Text | _LargeText) -> Callable[[Call], Coroutine[Any, Any, Answer]]:

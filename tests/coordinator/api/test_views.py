@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from structlog.testing import capture_logs
 
 from coordinator.api import views as reads_module
 from coordinator.api.views import ViewRoutes
@@ -172,3 +173,12 @@ async def test_views_of_many_members_are_made_in_turns(monkeypatch: pytest.Monke
     assert [row[1] for row in json.loads(texts[0])["rows"]] == ["origin", "a", "b"]
     assert topics["workers"].make() is texts[0]
     assert json.loads(await views._broadcast.get())["peers_holding"]["total"] == 2
+
+
+def test_a_store_that_cannot_be_read_is_logged_once(tmp_path: Path) -> None:
+    folder, run = RunFolder(tmp_path / "runs" / "four").prepare(), world("a")
+    views = ViewRoutes(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder)
+    folder.ledger.write_bytes(b"no ledger" * 1000)
+    with capture_logs() as logs:
+        assert [views._newest_decisions() for _ in range(3)] == [()] * 3
+    assert [(line["event"], line["cause"]) for line in logs] == [("events could not be read", "file is not a database")]
