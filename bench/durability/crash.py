@@ -47,7 +47,6 @@ class Restarts:
     """The measurements of all restarts."""
 
     accept_s: list[float] = field(default_factory=list)  # from the process's start to the first acknowledgement
-    listen_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)  # processor time of the process until then
     early_kills: int = 0
 
@@ -93,7 +92,6 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
         "restart_s_median": median(restarts.accept_s),
         "restart_s_max": max(restarts.accept_s),
         "restart_cpu_s_median": median(restarts.cpu_s),
-        "listen_s_max": max(restarts.listen_s),
     }
 
 
@@ -172,9 +170,7 @@ async def _kill_again_and_again(
             await asyncio.sleep(rng.uniform(0.0, median(restarts.accept_s or [1.0])))
             restarts.early_kills += 1
             before = await restart(coordinator, history)
-        listened_s, accepted_s = await first_accept(coordinator, history, members, before=before)
-        restarts.listen_s.append(listened_s)
-        restarts.accept_s.append(accepted_s)
+        restarts.accept_s.append(await first_accept(coordinator, history, members, before=before))
         restarts.cpu_s.append(coordinator.cpu_s())
     return restarts
 
@@ -187,17 +183,13 @@ async def restart(coordinator: CoordinatorProcess, history: History) -> int:
     return before
 
 
-async def first_accept(
-    coordinator: CoordinatorProcess, history: History, members: Members, *, before: int
-) -> tuple[float, float]:
-    """Return the seconds from the process's start until it listened, and until a rollout was acknowledged."""
-    listened_s = 0.0
+async def first_accept(coordinator: CoordinatorProcess, history: History, members: Members, *, before: int) -> float:
+    """Return the seconds from the process's start until a rollout was acknowledged."""
     while len(history.acked) <= before:
         members.check()
         now_s = time.monotonic() - coordinator.started_at_s
         if now_s > START_TIMEOUT_S:
             raise ProcessFailed(f"no rollout was acknowledged within {START_TIMEOUT_S:g} s of a start")
-        if not listened_s and coordinator.listening():
-            listened_s = now_s
+        coordinator.listening()  # raises the process's error if it has ended
         await asyncio.sleep(POLL_S)
-    return listened_s, time.monotonic() - coordinator.started_at_s
+    return time.monotonic() - coordinator.started_at_s

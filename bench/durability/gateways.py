@@ -102,8 +102,7 @@ async def _gateways(root: Path, arguments: argparse.Namespace) -> dict[str, floa
 async def _kill_core(coordinator: CoordinatorProcess, history: History, members: Members, rounds: Rounds) -> None:
     """Kill the core, start it again, and wait until a rollout of every peer was accepted."""
     before, sessions = await restart(coordinator, history), sum(peer.sessions for peer in members.peers)
-    _, accepted_s = await first_accept(coordinator, history, members, before=before)
-    rounds.core_ack_s.append(accepted_s)
+    rounds.core_ack_s.append(await first_accept(coordinator, history, members, before=before))
     await _every_peer_is_served(members)
     rounds.sessions_reopened += sum(peer.sessions for peer in members.peers) - sessions
 
