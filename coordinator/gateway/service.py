@@ -85,6 +85,7 @@ class Gateway:
         self._key = new_tls_key()
         self.ready: asyncio.Future[frames.Ready] = asyncio.get_running_loop().create_future()
         """What the core answered first."""
+        self._held: TlsCredentials | None = None  # that the core issued last
         self.core = RemoteCore(self._hello, self._linked)
         self.dialler = LinkDialler(self.core, config.core, self._tls, config.core_timeout_s, Random())
 
@@ -126,9 +127,10 @@ class Gateway:
     def _linked(self, ready: frames.Ready) -> None:
         if not self.ready.done():
             self.ready.set_result(ready)
-            return
         served = self.ready.result().run_id
-        if ready.run_id != served:  # whose certificates are of another authority
+        if ready.run_id == served:
+            self._held = TlsCredentials(ready.ca_pem, ready.certificate_pem, self._key.private_pem)
+        else:  # whose certificates are of another authority
             self.core.fail(
                 Unreachable(
                     f"the coordinator of the run {served} is gone",
@@ -138,7 +140,14 @@ class Gateway:
             )
 
     async def _tls(self) -> tuple[ssl.SSLContext, RunId]:
-        """Return the context for dialling the core, with a certificate that is valid for now, and the run."""
+        """Return the context for dialling the core, with a certificate that is valid for now, and the run.
+
+        A gateway that was linked has the certificate that the core issued on the link: the one with which it joined,
+        and its invite, may have expired long before a core comes back.
+        """
+        held = self._held
+        if held is not None and held.valid_for_s > 0.0:
+            return await asyncio.to_thread(held.ssl_client_context), RunId(self.ready.result().run_id)
         from rollcast.wire.joining.enrol import enrol  # with aiohttp; a gateway on a Unix socket starts without it
 
         config = self._config

@@ -62,10 +62,13 @@ class LinkDialler:
         loop = asyncio.get_running_loop()
         alone_since_s, delays, logged = loop.time(), self._delays(), ""
         for address in itertools.cycle(self._addresses):
+            fix = "check that the coordinator runs, and that core names what its gateways.listen does"
             try:
                 reason = await self._one_link(address)
-            except (OSError, RollcastError) as error:
+            except OSError as error:
                 reason = str(error)
+            except RollcastError as error:
+                reason, fix = ": ".join(filter(None, (error.code, error.what, error.cause))), error.fix or fix
             if self._core.was_linked:
                 self._core.was_linked = False
                 alone_since_s, delays, logged = loop.time(), self._delays(), ""
@@ -76,7 +79,7 @@ class LinkDialler:
                 raise Unreachable(
                     f"no coordinator at {' or '.join(self._addresses)} for {self._give_up_s:g} s",
                     cause=reason,
-                    fix="check that the coordinator runs, and that core names what its gateways.listen does",
+                    fix=fix,
                 )
             await asyncio.sleep(next(delays))
 

@@ -18,11 +18,13 @@ from coordinator.config.gateways import GatewaysConfig
 from coordinator.gateway import service
 from coordinator.gateway.config import GatewayConfig
 from coordinator.link import frames
-from rollcast.runtime.errors import MalformedMessage, Unreachable
+from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity.certificates import caller_from_certificate_pem
 from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.identity.tls import new_tls_key
+from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -209,6 +211,23 @@ async def test_a_gateway_without_a_core_gives_up(tmp_path: Path) -> None:
     config = GatewayConfig(core=[str(tmp_path / "nowhere")], core_timeout_s=0.01)
     with pytest.raises(Unreachable, match="no coordinator at"):
         await service.run(config, asyncio.Event())
+
+
+async def test_a_gateway_links_again_with_what_the_core_issued_after_its_invite_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "JOIN_TIMEOUT_S", 0.01)
+    config = GatewayConfig(
+        core=["127.0.0.1:1"], invite=tmp_path / "none", state_folder=tmp_path / "state", core_timeout_s=0.01
+    )
+    gateway = service.Gateway(config, Identity.generate())
+    authority, hello = RunCA.create(tmp_path, RunId("run-1")), gateway._hello()
+    certificate = authority.issue_gateway(hello.csr_pem, PeerId(hello.peer_id), hello.hosts)
+    with pytest.raises(WaitTimedOut, match="the invite"):
+        await gateway._tls()
+    gateway._linked(frames.Ready("run-1", authority.certificate_pem, certificate, False, b"welcome"))
+    _, run_id = await gateway._tls()
+    assert run_id == "run-1"
 
 
 async def test_a_gateway_serves_one_run_only() -> None:
