@@ -368,8 +368,10 @@ class LearnerConfig(TrainingConfig):
     """Seconds to reach the coordinator and the origin at startup."""
     batch_timeout_s: float = Field(600.0, gt=0.0)
     """Seconds to wait for a batch before giving up with RC201."""
-    reconnect_timeout_s: float = Field(120.0, gt=0.0)
-    """Seconds to retry when the connection to the coordinator is lost."""
+    reconnect_timeout_s: float = Field(900.0, gt=0.0)
+    """Seconds to retry when the connection to the coordinator is lost, or its store does not answer. A coordinator
+    waits `store.outage_max_s` for its store, so this is longer.
+    """
 
     def check_swap(self, at_version_swap: AtVersionSwap) -> None:
         """Check that the configured source of log-probabilities goes with what rollouts do at a version swap.
