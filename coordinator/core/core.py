@@ -467,7 +467,7 @@ class CoordinatorCore:
             case RunEnded():
                 return lifecycle.run_ended(self._state, event)
             case Tick():
-                return self._tick(now)
+                return self._tick(event, now)
             case _:
                 return self._operator.ordered(event, now)
 
@@ -477,8 +477,9 @@ class CoordinatorCore:
 
     # ---------------------------------------------------------------- time
 
-    def _tick(self, now: float) -> list[Action]:
+    def _tick(self, event: Tick, now: float) -> list[Action]:
         state = self._state
+        state.lease_clock.tick(now, stands=event.uploads_refused)
         actions = self._presence.drop_silent(now) + lifecycle.announce_on(state, lifecycle.ANNOUNCED_AT_ONCE)
         if state.late_wait.running:
             actions += rollouts.form_batch(state, now)

@@ -13,7 +13,6 @@ from typing import Any
 import structlog
 
 from coordinator.config.config import CoordinatorConfig
-from coordinator.core.events.events import Tick
 from coordinator.core.members import earned_book
 from coordinator.core.members import standby as standing_by
 from coordinator.ledger.compaction import Compactor
@@ -71,7 +70,7 @@ class Background:
             late_s = max(0.0, loop.time() - due_at)
             self.metrics.loop_lag_s.observe(late_s)
             self.metrics.loop_lag.observe(late_s)
-            self.shell.apply(Tick())
+            self.shell.tick()
             if tick % SUMS_KEPT_TICKS == 0:
                 self.shell.keep_sums()
                 self._keep_decided(kept)

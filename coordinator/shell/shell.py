@@ -83,6 +83,7 @@ from coordinator.core.events.events import (
     RunEnded,
     ScoringFailed,
     StepFinished,
+    Tick,
     TurnStored,
     VersionAnnounced,
 )
@@ -243,6 +244,10 @@ class Shell:
             self.fail(error)
         finally:
             self._applying = False
+
+    def tick(self) -> None:
+        """Tell the core that time passed."""
+        self.apply(Tick(uploads_refused=self._refuses_uploads()))
 
     def fail(self, error: Exception) -> None:
         """End the run with this error; only the first error counts."""

@@ -130,7 +130,7 @@ def tick(state: CoreState, now: float) -> list[Action]:
     book.forget(now)
     if not book.under_way():
         return []
-    expired = book.expired(now)
+    expired = book.expired(state.lease_clock.at(now))
     _close(state, expired)
     for attempt in expired:  # others come first, else whoever lets leases expire could hold up every evaluation
         state.members.reputation(attempt.peer_id).evaluates_from = now + RETURN_REST_S
@@ -235,7 +235,7 @@ def _has_version(state: CoreState, member: Member, evaluation: Evaluation) -> bo
 def _grant(state: CoreState, member: Member, evaluation: Evaluation, room: int, now: float) -> LeaseGrant:
     request, deadline_s = evaluation.request, state.settings.lease_deadline_s
     samples, lease = evaluation.take(room), state.book.next_lease()
-    state.evaluations.issue(evaluation, samples, member.peer_id, lease, now + deadline_s)
+    state.evaluations.issue(evaluation, samples, member.peer_id, lease, state.lease_clock.at(now) + deadline_s)
     number = samples[0][0]
     problem = request.problems[number]
     if problem.has_environment:

@@ -525,7 +525,7 @@ class Round:
             indices,
             member.peer_id,
             now=self._now,
-            deadline=self._now + state.settings.lease_deadline_s,
+            deadline=state.lease_clock.at(self._now) + state.settings.lease_deadline_s,
             load=max(load.at_once, load.held_now + len(indices)),
             prefixes=prefixes,
             invite=member.invite,

@@ -101,7 +101,8 @@ def started(state: CoreState, now: float) -> list[Action]:
     """Take over what was restored: every live attempt gets a full lease period, and unscored rollouts are scored."""
     groups, state.restored_groups = state.restored_groups, ()
     settings = state.settings
-    state.book.restore(groups, now + settings.lease_deadline_s, lost_at=now + settings.reconnect_grace_s)
+    deadline = state.lease_clock.at(now) + settings.lease_deadline_s
+    state.book.restore(groups, deadline, lost_at=now + settings.reconnect_grace_s)
     opened = episodes.started(state)
     # An epoch may have been recorded without what it drops: the crash came in between.
     dropped = epoch_change.drop_orphans(state)

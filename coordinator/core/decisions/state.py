@@ -29,6 +29,7 @@ from coordinator.core.leases.episodes import EpisodeBook, Game
 from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.forecast import Forecast
 from coordinator.core.leases.groups import Group, environment_seed
+from coordinator.core.leases.in_flight import LeaseClock
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
@@ -71,6 +72,7 @@ class CoreState:
             ids_before=restored.ids_before,
             finished=restored.finished[-settings.finished_attempts_kept :],
         )
+        self.lease_clock = LeaseClock()
         self.scoring = ScoringBook(settings.scoring_failed_share_max)
         self.episodes = EpisodeBook(restored.ids_before)
         self.evaluations = EvaluationBook(settings.finished_attempts_kept)

@@ -108,7 +108,8 @@ class WorkRequests:
         self._end_rests(now)
         if now - self._retried_at >= _RETRY_S:
             self.reconsider_all(now)
-        actions = state.close_attempts(state.book.expired(now), "lease_expired", notify_peers=True)
+        expired = state.book.expired(state.lease_clock.at(now))
+        actions = state.close_attempts(expired, "lease_expired", notify_peers=True)
         actions += self._rest_after_losses(now)
         state.book.lose(now)
         return actions

@@ -478,7 +478,12 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed: leases expire, silent peers are found, and work that may now begin is issued."""
+    """Time passed: leases expire, silent peers are found, and work that may now begin is issued.
+
+    ``uploads_refused``: whether this coordinator refuses all uploads now, as while its store does not answer.
+    """
+
+    uploads_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

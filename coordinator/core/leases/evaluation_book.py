@@ -35,7 +35,7 @@ Sample = tuple[int, int]  # index of its problem, and its own index among the pr
 
 @dataclass(frozen=True, slots=True)
 class EvaluationAttempt:
-    """One sample leased to one peer; ``deadline`` is on the core's clock, in seconds."""
+    """One sample leased to one peer; ``deadline`` is on the clock of leases, in seconds."""
 
     evaluation: EvaluationKey
     sample: Sample

@@ -27,8 +27,29 @@ class _Attempt(Protocol):
 AttemptT = TypeVar("AttemptT", bound=_Attempt)
 
 
+class LeaseClock:
+    """The time by which leases expire: it stands still while uploads are refused, which is not the peers' fault."""
+
+    def __init__(self) -> None:
+        self._stands_since: float | None = None
+        self._stood_s = 0.0
+
+    def tick(self, now: float, *, stands: bool) -> None:
+        """Let it stand still from now on, or go on."""
+        if self._stands_since is not None:
+            self._stood_s += now - self._stands_since
+        self._stands_since = now if stands else None
+
+    def at(self, now: float) -> float:
+        """Return the time of this clock, in seconds."""
+        return (now if self._stands_since is None else self._stands_since) - self._stood_s
+
+
 class InFlight(Generic[AttemptT]):
-    """Index the attempts in flight of one book. Deadlines must not decrease from one attempt to the next."""
+    """Index the attempts in flight of one book.
+
+    Deadlines are on the clock of leases, and must not decrease from one attempt to the next.
+    """
 
     def __init__(self) -> None:
         self._live: dict[AttemptKey, AttemptT] = {}  # in order of issue, which is the order of deadlines

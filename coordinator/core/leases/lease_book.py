@@ -176,9 +176,9 @@ class LeaseBook(InFlight[Attempt]):
     def restore(self, groups: Sequence[RestoredGroup], deadline: float, *, lost_at: float) -> None:
         """Take over the groups that were open before a restart, oldest first; the book must be empty.
 
-        ``deadline`` is that of every live attempt, on the core's clock: a full period from our start, because time in
-        which no coordinator could answer a peer is not the peer's fault. The clock is known only from the event Started
-        on, so this is called then and not when the book is made. At ``lost_at`` the slots of peers that have not
+        ``deadline`` is that of every live attempt, on the clock of leases: a full period from our start, because time
+        in which no coordinator could answer a peer is not the peer's fault. It is known only from the event Started on,
+        so this is called then and not when the book is made. At ``lost_at`` the slots of peers that have not
         reconnected are opened to others.
         """
         for restored in groups:

@@ -25,7 +25,7 @@ def parts(failures: list[Exception]) -> dict[str, Any]:
         "folder": SimpleNamespace(events=None),
         "shell": SimpleNamespace(
             fail=failures.append,
-            apply=lambda _: None,
+            tick=lambda: None,
             core=SimpleNamespace(settings=SimpleNamespace(is_cell=False)),
         ),
         "ledger": SimpleNamespace(failed=never, is_reached=True),

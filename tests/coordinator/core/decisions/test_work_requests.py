@@ -172,3 +172,18 @@ def test_an_interrupted_rollout_is_a_last_part() -> None:
     ((again, slot),) = made.take("b")
     assert (slot.prefix, slot.seed) == ((beginning,), lease.slots[0].seed)
     assert again.lease_id > LeaseId(1)
+
+
+def test_leases_do_not_expire_while_uploads_are_refused() -> None:
+    made, lease = world()
+    made.handle(Tick(uploads_refused=True))
+    closed: list[CloseAttempt] = []
+    for seconds, refused in ((25.0, True), (25.0, True), (25.0, False), (29.0, False)):
+        made.now += seconds
+        made.handle(heartbeat("a", active=0))
+        closed += only(made.handle(Tick(uploads_refused=refused)), CloseAttempt)
+    assert not closed
+    made.now += 1.0
+    assert only(made.handle(Tick()), CloseAttempt) == [
+        CloseAttempt(lease.lease_id, index, "lease_expired") for index in (0, 1)
+    ]

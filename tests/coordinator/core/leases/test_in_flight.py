@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.core.events.actions import RevokeLeases
 from coordinator.core.leases.attempts import AttemptKey
-from coordinator.core.leases.in_flight import InFlight
+from coordinator.core.leases.in_flight import InFlight, LeaseClock
 from rollcast.wire.ids import LeaseId, PeerId
 
 
@@ -75,3 +75,13 @@ def test_a_lease_is_revoked_when_none_of_its_slots_continues(book: InFlight[Atte
 def test_an_index_that_differs_from_the_attempts_is_noticed(book: InFlight[Attempt]) -> None:
     with pytest.raises(AssertionError, match="live attempts"):
         book._validate_live({ATTEMPTS[0].key})
+
+
+def test_the_clock_of_leases_stands_still_while_uploads_are_refused() -> None:
+    clock = LeaseClock()
+    seen = []
+    for now, stands in ((10.0, False), (11.0, True), (12.0, True), (15.0, False), (16.0, True)):
+        clock.tick(now, stands=stands)
+        seen += [clock.at(now), clock.at(now + 0.5)]
+    assert seen == [10.0, 10.5, 11.0, 11.0, 11.0, 11.0, 11.0, 11.5, 12.0, 12.0]
+    assert seen == sorted(seen)
