@@ -15,9 +15,11 @@ from coordinator.assembly import Coordinator, check, started
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.head import as_cell, head_of
+from coordinator.ledger.sql import SqlConnection
+from coordinator.ledger.sql_facts import get_meta
 from coordinator.prompts.loading import TaskLoading
 from coordinator.recovery.authority import can_decrypt_authority
-from coordinator.recovery.resume import FINISHED
+from coordinator.recovery.resume import BATCH_SHAPE, FINISHED, check_shape
 from coordinator.report.summary import write_summary
 from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import leadership_of
@@ -76,13 +78,11 @@ async def _leadership(
     """Wait until this process leads; None if the store is SQLite, or if ``stop`` is set.
 
     Raises:
-        RollcastError: a standby's task cannot be loaded, or its key does not decrypt that of the run's authority, so
-            that it could not take over; see also leadership_of.
+        RollcastError: a standby's task cannot be loaded, so that it could not take over; see also leadership_of and
+            _can_take_over.
     """
-    address, key_file = config.serve.advertise_host or config.serve.host, folder.secrets / config.store.key_file
-    leading = asyncio.create_task(
-        leadership_of(config.store, folder, address, stop, partial(can_decrypt_authority, key_file))
-    )
+    address, may_lead = config.serve.advertise_host or config.serve.host, partial(_can_take_over, config, folder)
+    leading = asyncio.create_task(leadership_of(config.store, folder, address, stop, may_lead))
     loading = None if task is None else asyncio.create_task(task.loaded())
     try:
         await asyncio.wait([leading] if loading is None else [leading, loading], return_when=asyncio.FIRST_COMPLETED)
@@ -94,6 +94,18 @@ async def _leadership(
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _can_take_over(config: CoordinatorConfig, folder: RunFolder, connection: SqlConnection) -> bool:
+    """Check a standby while another coordinator leads; return False while the store does not have all to check.
+
+    Raises:
+        ConfigError: its configuration asks for batches of another shape.
+        RunFolderError, WrongKey: its key does not decrypt that of the run's authority.
+    """
+    if config.cell.invite_file is None:  # the batches of a cell are the head's
+        check_shape(config.run, get_meta(connection, BATCH_SHAPE))
+    return can_decrypt_authority(folder.secrets / config.store.key_file, connection)
 
 
 async def _coordinate(

@@ -129,20 +129,33 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
 async def _keep_shape(ledger: RunStore, run: RunConfig, stored: str | None) -> None:
     """Store the shape of the run's batches at its first start, and check it at later ones.
 
-    The learner checks every batch against one shape, recorded ones too, and an open group has slots for its samples.
-
     Raises:
         ConfigError: the run's batches have another shape than the configured one.
     """
-    shape = f"{run.groups_per_step} groups of {run.samples_per_group}"
     if stored is None:
-        await ledger.set_meta(BATCH_SHAPE, shape)
-    elif stored != shape:
+        await ledger.set_meta(BATCH_SHAPE, _shape(run))
+    check_shape(run, stored)
+
+
+def check_shape(run: RunConfig, stored: str | None) -> None:
+    """Check that the run's batches have the configured shape; ``stored``: that of the run, None if it has none yet.
+
+    The learner checks every batch against one shape, recorded ones too, and an open group has slots for its samples.
+
+    Raises:
+        ConfigError: they have another one.
+    """
+    shape = _shape(run)
+    if stored not in (None, shape):
         raise ConfigError(
             f"the configuration asks for batches of {shape}, and those of this run have {stored}",
             cause="run.groups_per_step and run.samples_per_group cannot change during a run",
             fix="set them back, or choose another run_folder for a new run",
         )
+
+
+def _shape(run: RunConfig) -> str:
+    return f"{run.groups_per_step} groups of {run.samples_per_group}"
 
 
 async def _resumed(ledger: RunStore, run_id: RunId, age_max: int, incarnation: int, kept: str | None) -> RunStart:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,16 @@ import pytest
 from coordinator import service
 from coordinator.assembly import check
 from coordinator.config.config import CoordinatorConfig
-from coordinator.recovery.resume import LEARNER_FINISHED
+from coordinator.recovery.resume import BATCH_SHAPE, LEARNER_FINISHED
 from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
-from tests.coordinator.running import WAIT_S, Member, Running, answer, changed, rollout, running, version
+from tests.coordinator.running import WAIT_S, Member, Running, answer, changed, config_for, rollout, running, version
 
 
 async def open_run(learner: Member, coordinator: Running) -> pb.RunInfo:
@@ -256,6 +259,17 @@ async def test_coordinator_killed_after_the_learner_finished_writes_the_summary_
     with pytest.raises(RunFolderError, match="finished"):
         async with running(tmp_path, learner=key):
             pass
+
+
+async def test_a_standby_whose_batches_have_another_shape_is_told_before_it_leads(tmp_path: Path) -> None:
+    config, folder = config_for(tmp_path, Identity.generate(), {}), RunFolder(tmp_path / "run").prepare()
+    ledger = Ledger.open(folder.ledger)
+    with closing(sqlite3.connect(folder.ledger)) as connection:
+        assert not service._can_take_over(config, folder, connection)
+        await ledger.set_meta(BATCH_SHAPE, "9 groups of 9")
+        with pytest.raises(ConfigError, match="those of this run have 9 groups of 9"):
+            service._can_take_over(config, folder, connection)
+    await ledger.close()
 
 
 async def test_an_epoch_outlives_the_coordinator(tmp_path: Path) -> None:
