@@ -39,12 +39,13 @@ class DiskGuard:
         self._probe = probe
         self.free_bytes = free_bytes_min
         self.refusing = False
+        self._was_short = False
 
     def check(self) -> bool:
         """Check the disk; return whether the state changed.
 
         Raises:
-            RunFolderError: the folder cannot be checked, or the ballast not written although there is space for it.
+            RunFolderError: the folder cannot be checked.
         """
         try:
             self.free_bytes = self._probe(self._folder)
@@ -54,8 +55,7 @@ class DiskGuard:
                 _log.error("disk almost full: uploads are refused", free_bytes=self.free_bytes)
                 return True
             is_roomy = self.free_bytes >= self._free_bytes_min * RESUME_FACTOR + self._ballast_bytes
-            if is_roomy and (self.refusing or not (self._folder / BALLAST).exists()):
-                self._write_ballast()
+            if is_roomy and (self.refusing or not (self._folder / BALLAST).exists()) and self._has_written_ballast():
                 if self.refusing:
                     _log.info("disk has free space again: uploads are accepted", free_bytes=self.free_bytes)
                 self.refusing = False
@@ -68,6 +68,19 @@ class DiskGuard:
         """Delete the ballast."""
         with contextlib.suppress(OSError):
             (self._folder / BALLAST).unlink(missing_ok=True)
+
+    def _has_written_ballast(self) -> bool:
+        """Write the ballast; return False if the space that there was has gone, or a quota allows less."""
+        try:
+            self._write_ballast()
+        except OSError as error:
+            if not self._was_short:
+                _log.warning("no ballast could be written", folder=str(self._folder), cause=str(error))
+            (self._folder / BALLAST).unlink(missing_ok=True)
+            self._was_short = True
+            return False
+        self._was_short = False
+        return True
 
     def _write_ballast(self) -> None:
         """Write the ballast as allocated blocks, not as a sparse file."""

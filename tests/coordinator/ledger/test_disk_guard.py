@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,13 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="gone"):
         guard.check()
     assert free_bytes(tmp_path) > 0
+
+
+def test_a_ballast_that_cannot_be_written_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(errno.EDQUOT, "over the quota")))
+        assert disk.refused_and_ballast(10_000) == (False, False)
+        assert disk.refused_and_ballast(0) == (True, False)
+        assert disk.refused_and_ballast(10_000) == (True, False), "there is less space than it seems"
+    assert disk.refused_and_ballast(10_000) == (False, True)
