@@ -334,7 +334,7 @@ async def _listen_http(
     stack: AsyncExitStack, coordinator: Coordinator, credentials: TlsCredentials
 ) -> tuple[int, Mapping[str, int]]:
     """Bind the HTTP port; return it, and how many requests were refused by reason."""
-    await asyncio.to_thread(_load_http)
+    await asyncio.to_thread(load_http)
     from coordinator.api.wiring import http_app
     from coordinator.http.server import HttpServer
 
@@ -359,7 +359,7 @@ async def _listen_http(
     return http.port, app.refused
 
 
-def _load_http() -> None:
+def load_http() -> None:
     """Load what serves pages and the API, a third of all imports, while members are served already."""
     import coordinator.api.wiring
     import coordinator.http.server  # noqa: F401

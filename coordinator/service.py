@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.assembly import Coordinator, check, started
+from coordinator.assembly import Coordinator, check, load_http, started
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.leases.drop_counts import NEXT_TURN
 from coordinator.head import as_cell, head_of
@@ -85,6 +85,8 @@ async def _leadership(
     leading = asyncio.create_task(leadership_of(config.store, folder, address, stop, may_lead))
     loading = None if task is None else asyncio.create_task(task.loaded())
     try:
+        if loading is not None:
+            await asyncio.to_thread(load_http)  # a standby has the time: members should not find it busy with it
         await asyncio.wait([leading] if loading is None else [leading, loading], return_when=asyncio.FIRST_COMPLETED)
         if loading is not None and loading.done() and not leading.done():
             loading.result()
