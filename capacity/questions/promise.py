@@ -43,8 +43,8 @@ _WORKERS_MIN = 4
 #: Steps of warm-up, learner steps that are counted, and samples of ever better predictions; runs differ by chance.
 #: Pacing learns for 16 steps, so that a shorter warm-up misleads; caution settles later, and with it what is dropped.
 _LENGTHS = ((20, 10, 1), (40, 40, 1), (40, 40, 2))
-_NEVER_WAITS = 0.999
-"""Utilisation of the longer run that makes a second sample needless: it says the same (docs/capacity-model.md)."""
+_NEVER_WAITS, _DROPS_LITTLE = 0.999, 0.005
+"""Utilisation and dropped share of the longer run at which a second sample says the same (docs/capacity-model.md)."""
 
 
 def promised(
@@ -186,8 +186,11 @@ class _Outlook:
 
     @property
     def full(self) -> bool:
-        """Whether nothing is predicted better: a second sample is for runs in which chance has the learner wait."""
-        return self.length + 1 == len(_LENGTHS) or (self.length == 1 and self.plan.utilisation >= _NEVER_WAITS)
+        """Whether nothing is predicted better: a second sample is for runs that chance has wait or drop work."""
+        expected = self.plan.expected
+        assert expected is not None
+        easy = expected.utilisation >= _NEVER_WAITS and expected.dropped_share <= _DROPS_LITTLE
+        return self.length + 1 == len(_LENGTHS) or (self.length == 1 and easy)
 
     def lengthen(self) -> None:
         """Predict better."""
