@@ -33,10 +33,11 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
     encoding = state.encodings.get(event.key)
     if encoding is None:
         waiting = state.waiting_for_retry.get(event.key)
-        if waiting is not None:
+        if waiting is not None and event.holder is None:
             waiting.announced |= event.announced
             waiting.is_base |= event.is_base
             return
+        state.waiting_for_retry.pop(event.key, None)  # the learner waits for an answer: its push is taken at once
         encoding = EncodingState(
             event.key,
             "waiting",

@@ -362,6 +362,16 @@ def test_an_encoding_of_the_learner_is_not_retried_by_itself() -> None:
     assert steps.tell(known_again) == [SendWant(LinkId(A), KEY, True)]
 
 
+def test_a_learner_that_comes_back_does_not_wait_for_the_retry() -> None:
+    steps = Steps("origin")
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, announced=True, listed=True), StoreFailed(KEY, FULL))
+    steps.up(A, "learner", "learner")
+    known_again = EncodingKnown(KEY, 3, CHUNK_BYTES, announced=True, holder=LinkId(A))
+    assert steps.tell(known_again) == [SendWant(LinkId(A), KEY, True)]
+    steps.ticks(16.0, 0.5)
+    assert steps.state.waiting_for_retry == {}
+
+
 # ---------------------------------------------------------------- what comes on links
 
 
