@@ -22,7 +22,7 @@ from learner.publishing.prepared import Prepared
 from learner.publishing.push import Push
 from learner.publishing.versions import BASE_VERSION, Freezing, FrozenSnapshot, RetainedVersions
 from rollcast.policy.snapshot import Snapshot
-from rollcast.runtime.errors import CheckpointError, RollcastError, Unreachable
+from rollcast.runtime.errors import CheckpointError, RollcastError, Unreachable, WaitTimedOut
 from rollcast.runtime.waits import backoff_delays_s, deadline
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
@@ -498,21 +498,26 @@ class OriginPusher:
         """Push a version, retrying until the origin acknowledges it as durable.
 
         Raises:
-            WaitTimedOut: no acknowledgement came before the deadline.
+            WaitTimedOut: no acknowledgement came before the deadline; its cause is why the last attempt failed.
             WrongKey: another peer answers at the origin's address.
         """
         version = prepared.signed.version
         seconds = self._timeout_s + prepared.size_bytes_max / PUSH_BYTES_PER_SECOND_MIN
-        waiting_for = f"the origin to hold version {version} durably"
-        async with deadline(seconds, waiting_for, fix="check that the origin runs, and read its log"):
-            for delay_s in backoff_delays_s(self._random, most_s=3.0):
-                try:
-                    await self._push_once(prepared)
-                    return
-                except LinkBroken as error:
-                    _log.warning("link to the origin broken", version=version, reason=str(error))
-                    await self.close()
-                await asyncio.sleep(delay_s)
+        waiting_for, broken = f"the origin to hold version {version} durably", ""
+        try:
+            async with deadline(seconds, waiting_for, fix="check that the origin runs, and read its log"):
+                for delay_s in backoff_delays_s(self._random, most_s=3.0):
+                    try:
+                        await self._push_once(prepared)
+                        return
+                    except LinkBroken as error:
+                        broken = str(error)
+                        _log.warning("link to the origin broken", version=version, reason=broken)
+                        await self.close()
+                    await asyncio.sleep(delay_s)
+        except WaitTimedOut as error:
+            error.cause = broken
+            raise
 
     async def send_ahead(self, unsigned: Unsigned) -> None:
         """Send the chunks of a keyframe before it is signed, until cancelled; what fails is left to the push."""
