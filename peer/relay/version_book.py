@@ -24,6 +24,12 @@ from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersio
 _KNOWN_MOST = 96
 
 
+# Encodings of a path that a peer receives at a time, the first ones, besides the newest that is pushed and those over
+# half of which is here. The relay's core has room for a few more (RelaySettings.encodings_in_flight_most): if all of a
+# long path were asked for, it would give up the oldest, which are needed first, and the next fact would ask again.
+_AT_ONCE = 6
+
+
 @dataclass(frozen=True, slots=True)
 class Receive:
     """Have the relay receive this encoding.
@@ -300,7 +306,8 @@ class VersionBook:
         if newest not in self._states:
             self._want(wanted, key_of(broadcast_manifest(self._known[newest].verified)))
         if due_versions:
-            self._want(wanted, *self._unless_another_keyframe(self._path(max(due_versions))))
+            path = self._unless_another_keyframe(self._path(max(due_versions)))
+            self._want(wanted, *[key for key in path if key not in self._encodings][:_AT_ONCE])
             self._want(wanted, *self._base_path(max(due_versions)))
         return wanted
 

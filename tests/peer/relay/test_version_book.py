@@ -301,6 +301,22 @@ def test_a_peer_that_is_behind_completes_its_keyframe_however_many_versions_come
     assert story.book.verified(11) is None
 
 
+def test_a_peer_that_is_many_deltas_behind_receives_the_first_of_them_and_the_newest() -> None:
+    story = Story()
+    story.held(1)
+    receiving: set[Version] = set()
+    for version in range(2, 21):
+        single = announced(version, {0: (None, 1000), 1: (version - 1, 10)})
+        for command in story.book.add_announcement(single, announced=True):
+            match command:
+                case Receive(manifest=manifest):
+                    receiving.add(manifest.version)
+                case Drop(key=key):
+                    receiving.discard(key.version)
+    assert sorted(receiving) == [2, 3, 4, 5, 6, 7, 20]
+    assert receive(8, 1) in story.held(2, 1)
+
+
 def test_a_keyframe_without_a_source_is_replaced_by_the_newest() -> None:
     story = behind()
     story.announce(12)
