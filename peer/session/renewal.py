@@ -50,7 +50,8 @@ class Renewal:
     @property
     def due_in_s(self) -> float:
         """The seconds until a renewal is due; negative once it is overdue."""
-        return self.credentials.valid_for_s - self._life_s / 3.0
+        # The life is negative if this machine's clock was ahead when it was computed.
+        return self.credentials.valid_for_s - max(0.0, self._life_s) / 3.0
 
     def received(self, certificate_pem: bytes) -> None:
         """Accept the coordinator's answer; a certificate that was not requested is ignored."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -88,6 +89,22 @@ def test_renewal_is_due_after_two_thirds_of_the_life(ca: RunCA, tmp_path: Path) 
     credentials = peer_credentials(ca, Identity.generate(), lifetime_s=90_000.0)
     renewal = Renewal(credentials, folder=tmp_path, send=print, renewed=print, random=Random(0))
     assert renewal.due_in_s == pytest.approx(60_000.0, rel=0.01)
+
+
+def test_a_clock_that_was_ahead_does_not_put_the_renewal_off(
+    ca: RunCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Ahead:
+            return super().now(tz) + timedelta(days=400)
+
+    credentials = peer_credentials(ca, Identity.generate(), lifetime_s=90_000.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("rollcast.wire.identity.tls.datetime", Ahead)
+        renewal = Renewal(credentials, folder=tmp_path, send=print, renewed=print, random=Random(0))
+        assert renewal.due_in_s < 0.0
+    assert 0.0 < renewal.due_in_s <= credentials.valid_for_s + 1.0
 
 
 async def renewed_with(ca: RunCA, folder: Path, identity: Identity, answering: Identity) -> list[TlsCredentials]:
