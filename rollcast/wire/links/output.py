@@ -145,6 +145,8 @@ class LinkOutput:
             ssl.SSLError: the connection failed before.
         """
         while (self._waiting or self._tls.has_output) and (everything or not self._blocked):
+            if self._transport.is_closing():
+                return 0.0  # the connection is lost: asyncio would warn of each further write on stderr
             room_bytes = self._waiting_bytes if everything else self._room_bytes(now)
             if self._waiting and not room_bytes:
                 return self._limit.pause_s

@@ -66,6 +66,8 @@ class Socket:
 
     def __init__(self) -> None:
         self.slow = False
+        self.breaks = False
+        self.writes = 0
         self.held_bytes = 0
         self.sent = bytearray()
         self._encrypted = bytearray()
@@ -74,7 +76,11 @@ class Socket:
         self.output = LinkOutput(cast(Any, _Tls(self._encrypted, tls)), cast(Any, self), closed)
         self.now = 0.0
 
+    def is_closing(self) -> bool:
+        return self.breaks and self.writes > 0
+
     def write(self, data: memoryview) -> None:
+        self.writes += 1
         self.sent += data
         if self.slow:
             self.held_bytes += len(data)
@@ -135,3 +141,14 @@ def test_what_an_idle_socket_took_at_once_does_not_make_a_slow_link_fast() -> No
     assert socket.output._pace.bytes_per_second == pytest.approx(1e6)
     socket.output.write(b"x")
     assert socket.output.full, "nothing may wait ahead"
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_nothing_more_is_written_once_the_connection_is_lost(everything: bool) -> None:
+    socket = Socket()
+    socket.breaks = True
+    socket.output.write(bytes(8 << 20))
+    assert socket.output.pump(socket.now, everything=everything) == 0.0
+    assert socket.writes == 1
+    socket.output.pump(socket.now, everything=everything)
+    assert socket.writes == 1
