@@ -103,6 +103,6 @@ def machine_report(
             "download_mbit_s_max": config.link.download_mbit_s_max,
             "lan_exempt": config.link.lan_exempt,
         },
-        "used": asdict(enforcer.used),
+        "used": {name: value for name, value in asdict(enforcer.used).items() if name != "others"},
         "readings": asdict(enforcer.readings),
     }

@@ -19,6 +19,7 @@ from peer.limits.schedule import Schedule
 Wish = Literal["run", "pause", "finish"]
 DonorState = Literal["on", "resting", "paused", "finishing"]
 
+_CLOCK_SLACK_S = 60.0  # by which the owner's clock may differ from the monotonic one before it counts as set back
 REST_S = 30.0  # least pause after a ceiling was passed: a machine that cools down in seconds would flap
 
 
@@ -140,6 +141,7 @@ class LimitsCore:
         self._watch = CeilingWatch(rules.ceilings)
         self._ceiling_reasons: tuple[str, ...] = ()
         self._rest_until = float("-inf")  # on the monotonic clock
+        self._resume_at: float | None = None  # on the monotonic clock, if the owner's request ends by itself
         self._last_allowed: Allowed | None = None  # as of the last Allow
 
     def handle(self, event: Event, now: float, local: datetime) -> list[Action]:
@@ -156,9 +158,7 @@ class LimitsCore:
                 self._ceiling_reasons, self._rest_until = (), float("-inf")  # the next reading judges the new limits
             case _:
                 assert_never(event)
-        if self.asked.until is not None and local >= self.asked.until:
-            self.asked = OwnerRequest()
-            actions.append(SaveRequest(self.asked))
+        actions += self._end_request(now, local)
         allowed = self.allowed(now, local)
         if allowed != self._last_allowed:
             self._last_allowed = allowed
@@ -167,9 +167,25 @@ class LimitsCore:
 
     def _asked(self, wish: Wish, for_s: float | None, local: datetime) -> list[Action]:
         until = None if for_s is None or wish == "run" else local + timedelta(seconds=for_s)
-        self.asked = OwnerRequest(wish, until)
+        self.asked, self._resume_at = OwnerRequest(wish, until), None
         found: list[Action] = [SaveRequest(self.asked)]
         return [*found, FinishAndStop(until)] if wish == "finish" else found
+
+    def _end_request(self, now: float, local: datetime) -> list[Action]:
+        """End the owner's request at its time. A clock that is set back meanwhile does not prolong it."""
+        until = self.asked.until
+        if until is None:
+            return []
+        left_s = (until - local).total_seconds()
+        if self._resume_at is None:
+            self._resume_at = now + left_s
+        if left_s <= 0.0:
+            self.asked = OwnerRequest()
+        elif left_s > self._resume_at - now + _CLOCK_SLACK_S:
+            self.asked = replace(self.asked, until=local + timedelta(seconds=self._resume_at - now))
+        else:
+            return []
+        return [SaveRequest(self.asked)]
 
     def _looked(self, event: ReadingsTaken, now: float, local: datetime) -> None:
         today = local.date()

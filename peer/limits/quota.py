@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
+
+_OTHERS_KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +14,13 @@ class MonthUse:
 
     Args:
         month: such as "2026-11", by the local calendar; empty: nothing was counted yet.
+        others: what was counted last in other months, the newest count first: a clock that jumps returns to them.
     """
 
     month: str = ""
     sent_bytes: int = 0
     received_bytes: int = 0
+    others: tuple[MonthUse, ...] = ()
 
 
 class Quota:
@@ -48,7 +52,8 @@ class Quota:
         if sent_bytes < 0 or received_bytes < 0:
             raise ValueError("bytes moved cannot be negative")
         use = self._of(today)
-        self.use = MonthUse(use.month, use.sent_bytes + sent_bytes, use.received_bytes + received_bytes)
+        sent_bytes, received_bytes = use.sent_bytes + sent_bytes, use.received_bytes + received_bytes
+        self.use = replace(use, sent_bytes=sent_bytes, received_bytes=received_bytes)
 
     def upload_spent(self, today: date) -> bool:
         """Return whether the upload quota of the running month is used up."""
@@ -66,9 +71,18 @@ class Quota:
         return date(year, month, self._reset_day)
 
     def _of(self, today: date) -> MonthUse:
-        """Return the use that counts on this day. A clock set back to an earlier month does not renew the quota."""
-        month = self._month(today)
-        return self.use if month <= self.use.month else MonthUse(month)
+        """Return the use that counts on this day.
+
+        A clock that was ahead returns to what its month had used. One that is set back to a month in which nothing was
+        counted does not renew the quota.
+        """
+        month, use = self._month(today), self.use
+        if month == use.month:
+            return use
+        unknown = MonthUse(month) if month > use.month else replace(use, month=month)
+        found = next((other for other in use.others if other.month == month), unknown)
+        others = [replace(use, others=()), *(other for other in use.others if other.month != month)]
+        return replace(found, others=tuple(other for other in others if other.month)[:_OTHERS_KEPT])
 
     def _month(self, today: date) -> str:
         """Return the month in which the running period began."""

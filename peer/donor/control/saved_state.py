@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import structlog
 
@@ -43,6 +43,7 @@ class SavedState:
             "month": use.month,
             "sent_bytes": use.sent_bytes,
             "received_bytes": use.received_bytes,
+            "other_months": [[other.month, other.sent_bytes, other.received_bytes] for other in use.others],
         }
         try:
             write_atomically(self._path, json.dumps(values).encode())
@@ -57,10 +58,15 @@ class SavedState:
             until = None if values["until"] is None else datetime.fromisoformat(values["until"])
             if values["wish"] not in get_args(Wish):
                 raise ValueError(f"no wish {values['wish']!r}")
-            use = MonthUse(str(values["month"]), int(values["sent_bytes"]), int(values["received_bytes"]))
+            others = tuple(_use(*other) for other in values.get("other_months", []))
+            use = _use(values["month"], values["sent_bytes"], values["received_bytes"], others)
         except FileNotFoundError:
             return OwnerRequest(), MonthUse()
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("the owner's saved request cannot be read and is ignored", file=FILE, cause=str(error))
             return OwnerRequest(), MonthUse()
         return OwnerRequest(values["wish"], until), use
+
+
+def _use(month: object, sent_bytes: Any, received_bytes: Any, others: tuple[MonthUse, ...] = ()) -> MonthUse:
+    return MonthUse(str(month), int(sent_bytes), int(received_bytes), others)

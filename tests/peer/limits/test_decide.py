@@ -67,6 +67,23 @@ def test_a_pause_for_a_while_ends_by_itself_even_over_a_restart() -> None:
     assert again.handle(COOL, 1.0, until) == [SaveRequest(OwnerRequest()), Allow(ALL)]
 
 
+def test_a_clock_that_is_set_back_does_not_prolong_a_pause() -> None:
+    one = limits_core()
+    one.handle(OwnerAsked("pause", 7200.0), 0.0, MONDAY)
+    back = MONDAY - timedelta(days=400)
+    shorter = OwnerRequest("pause", back + timedelta(hours=1))
+    save, allow = one.handle(COOL, 3600.0, back)
+    assert (save, isinstance(allow, Allow)) == (SaveRequest(shorter), True), "the reason names the time by this clock"
+    assert one.handle(COOL, 3601.0, back + timedelta(seconds=1)) == []
+    assert one.handle(COOL, 7200.0, back + timedelta(hours=1)) == [SaveRequest(OwnerRequest()), Allow(ALL)]
+
+
+def test_a_machine_that_slept_resumes_by_its_owners_clock() -> None:
+    one = limits_core()
+    one.handle(OwnerAsked("pause", 7200.0), 0.0, MONDAY)
+    assert one.handle(COOL, 60.0, MONDAY + timedelta(hours=2)) == [SaveRequest(OwnerRequest()), Allow(ALL)]
+
+
 def test_a_finishing_peer_relays_until_it_stops() -> None:
     until = MONDAY + timedelta(hours=1)
     remember, stop, allow = limits_core().handle(OwnerAsked("finish", 3600.0), 0.0, MONDAY)

@@ -48,6 +48,32 @@ def test_a_clock_set_back_does_not_renew_the_quota() -> None:
     assert quota.upload_spent(date(2026, 10, 1))
 
 
+def test_a_clock_that_was_years_ahead_neither_renews_nor_keeps_a_spent_quota() -> None:
+    quota = Quota(upload_bytes=100)
+    quota.moved(sent_bytes=100, received_bytes=1, today=DAY)
+    quota.moved(sent_bytes=5, received_bytes=0, today=date(2036, 2, 1))
+    quota = Quota(upload_bytes=100, use=quota.use)
+    quota.moved(sent_bytes=1, received_bytes=1, today=DAY)
+    assert (quota.use.sent_bytes, quota.use.received_bytes) == (101, 2)
+    quota.moved(sent_bytes=7, received_bytes=0, today=date(2026, 12, 1))
+    assert (quota.use.month, quota.use.sent_bytes) == ("2026-12", 7)
+
+
+def test_a_month_of_which_nothing_is_known_takes_over_the_count_of_a_clock_that_was_ahead() -> None:
+    quota = Quota(upload_bytes=100)
+    quota.moved(sent_bytes=100, received_bytes=0, today=date(2036, 2, 1))
+    quota.moved(sent_bytes=1, received_bytes=0, today=DAY)
+    assert quota.use.sent_bytes == 101
+    assert not quota.upload_spent(date(2026, 12, 1))
+
+
+def test_few_other_months_are_kept() -> None:
+    quota = Quota()
+    for month in range(1, 13):
+        quota.moved(sent_bytes=month, received_bytes=0, today=date(2026, month, 1))
+    assert [other.sent_bytes for other in quota.use.others] == [11, 10, 9]
+
+
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="reset_day"):
         Quota(reset_day=31)

@@ -172,7 +172,8 @@ def test_a_damaged_file_of_limits_is_an_error(tmp_path: Path, text: str) -> None
 
 
 def test_request_and_traffic_survive_a_restart(tmp_path: Path) -> None:
-    asked, use = OwnerRequest("pause", datetime(2026, 11, 23, 12)), MonthUse("2026-11", 5, 7)
+    asked = OwnerRequest("pause", datetime(2026, 11, 23, 12))
+    use = MonthUse("2026-11", 5, 7, (MonthUse("2036-02", 1, 2),))
     SavedState(tmp_path).save(asked, use)
     again = SavedState(tmp_path)
     assert (again.asked, again.use) == (asked, use)
