@@ -81,7 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set",
         action="append",
         default=[],
-        help="ROLE.section.key=value for Rollcast's daemons; ROLE: coordinator, learner, origin, peer (the origin too)",
+        help="ROLE.section.key=value for Rollcast's daemons; ROLE: coordinator, learner, origin, peer (also for the "
+        "origin, unless it has its own)",
     )
     parser.add_argument("--keep", type=Path, help="copy configurations and logs to this folder")
 
