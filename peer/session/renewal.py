@@ -10,8 +10,9 @@ from random import Random
 
 import structlog
 
-from rollcast.runtime.errors import RollcastError, RunFolderError, WaitTimedOut, WrongKey
+from rollcast.runtime.errors import ClockWrong, RollcastError, RunFolderError, WaitTimedOut, WrongKey
 from rollcast.runtime.waits import backoff_delays_s, deadline
+from rollcast.wire.identity.clock import CLOCK_FIX
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -62,18 +63,22 @@ class Renewal:
         """Use these credentials from now on; the caller saves them to disk."""
         self.credentials, self._life_s = fresh, fresh.valid_for_s
         self._renewed(fresh)
-        log.info("certificate renewed", valid_for_s=round(fresh.valid_for_s))
+        if self._life_s > 0.0:
+            log.info("certificate renewed", valid_for_s=round(self._life_s))
+        else:
+            what = "by this machine's clock, which is ahead, even a new certificate has expired: all links fail"
+            log.warning(what, code=ClockWrong.code, fix=CLOCK_FIX)
 
     async def run(self) -> None:
         """Wait until a renewal is due, then request it until it is answered; repeat until cancelled."""
         delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
         while True:
             if self.due_in_s > 0.0:
+                delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
                 await asyncio.sleep(min(self.due_in_s, LOOK_AGAIN_S))
                 continue
             try:
                 await self._renew()
-                delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
             except RollcastError as error:
                 # Without a session every retry fails in the same way: only the first failure is worth a warning.
                 log.log(logging.DEBUG if failing else logging.WARNING, "certificate not renewed", cause=str(error))

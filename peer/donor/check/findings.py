@@ -25,6 +25,7 @@ from rollcast.runtime.errors import (
     RollcastError,
 )
 from rollcast.runtime.install import install_command
+from rollcast.wire.identity.clock import CLOCK_FIX
 from rollcast.wire.joining.diagnose import HopFailed
 
 Level = Literal["error", "warning", "ok"]
@@ -223,8 +224,7 @@ def _clock(skew_s: float) -> Finding:
     said = f"{abs(skew_s):.1f} s {'ahead of' if skew_s > 0 else 'behind'} the coordinator's"
     if abs(skew_s) <= SKEW_WARNING_S:
         return Finding("ok", "clock", f"{said} (to within a second)")
-    fix = "turn on time synchronisation: timedatectl set-ntp true"
-    return Finding("error" if abs(skew_s) > SKEW_ERROR_S else "warning", "clock", said, ClockWrong.code, fix)
+    return Finding("error" if abs(skew_s) > SKEW_ERROR_S else "warning", "clock", said, ClockWrong.code, CLOCK_FIX)
 
 
 def _rates(measured: Sequence[tuple[str, float]], rtt_s: float | None) -> Finding:

@@ -1,4 +1,4 @@
-"""Find the hop that fails on the way to a coordinator: name lookup, connection, TLS or certificate.
+"""Find the hop that fails on the way to a coordinator: name lookup, connection, TLS, clock or certificate.
 
 The diagnosis runs only after a failure, because it opens and closes a connection of its own.
 """
@@ -12,10 +12,11 @@ import ssl
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
+from rollcast.runtime.errors import ClockWrong, RollcastError, Unreachable, WrongKey
 from rollcast.wire.address_scope import with_port
+from rollcast.wire.identity.clock import CLOCK_FIX, out_of_time
 
-HopName = Literal["name lookup", "connection", "TLS", "certificate", "session"]
+HopName = Literal["name lookup", "connection", "TLS", "clock", "certificate", "session"]
 
 LOOKUP_S = 5.0
 CONNECT_S = 4.0
@@ -30,9 +31,11 @@ _FIXES: dict[HopName, str] = {
     "name lookup": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
     "connection": "check that the coordinator runs, that its port is right, and that no firewall is between",
     "TLS": "check the port: another program than a coordinator listens there, or a proxy is between",
+    "clock": CLOCK_FIX,
     "certificate": "ask the operator for a new invite: this one is of another run, or has expired",
     "session": "read the coordinator's log: it was reached, but refused the session",
 }
+_ERRORS: dict[HopName, type[RollcastError]] = {"clock": ClockWrong, "certificate": WrongKey}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class HopFailed:
 
     def as_error(self, what: str) -> RollcastError:
         """Return the error to raise or show; ``what`` names in one sentence what the failure prevented."""
-        kind = WrongKey if self.hop == "certificate" else Unreachable
+        kind = _ERRORS.get(self.hop, Unreachable)
         return kind(what, cause=str(self), fix=self.fix)
 
 
@@ -123,6 +126,8 @@ async def _handshake(
         async with asyncio.timeout(HANDSHAKE_S):
             await writer.start_tls(tls, server_hostname="")
     except ssl.SSLCertVerificationError as error:
+        if (wrong := out_of_time(shown, error)) is not None:
+            return HopFailed("clock", address, f"{wrong.what} ({wrong.cause})")
         return HopFailed("certificate", address, f"{shown} shows no certificate of this run ({error.verify_message})")
     except TimeoutError:
         return HopFailed("TLS", address, f"{shown} accepts the connection but sends nothing for {HANDSHAKE_S:g} s")

@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 import structlog
 
-from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
-from rollcast.runtime.run_folder import run_folder_error
+from rollcast.runtime.errors import RollcastError, RunFolderError, Unreachable, WrongKey
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.certificates import Caller, fingerprint_of
+from rollcast.wire.identity.clock import out_of_time
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId, RunId
@@ -91,10 +91,10 @@ async def enrol(
         Unreachable: the coordinator could not be reached in time; the message names the hop that failed.
         JoinRefused: the invite is wrong, expired or used up.
         WrongKey: the server that answers is not the coordinator that wrote the invite.
+        ClockWrong: the coordinator's certificate is not valid by this machine's clock.
         ReleaseMismatch: the invite names another release than this one.
         ProtocolMismatch: the two sides speak different protocol versions.
         MalformedMessage: the answer is not that of a join.
-        RunFolderError: the credentials cannot be saved.
     """
     check_release(invite.release, invite.role)
     places = invite.places(also)
@@ -177,7 +177,8 @@ async def _join(
             answer = await pinned.exchange("POST", "/api/v1/join", request)
         except aiohttp.ClientConnectorCertificateError as error:
             what = f"the server at {place.http_url} has no certificate of this run"
-            raise _UnprovenServer(WrongKey(what, cause=str(error))) from None
+            wrong = out_of_time(place.http_url, error.certificate_error) or WrongKey(what, cause=str(error))
+            raise _UnprovenServer(wrong) from None
     credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
     credentials.check()
     _check_caller(credentials.caller, invite, identity)
@@ -191,11 +192,14 @@ async def _join(
 
 
 def _save(enrolment: Enrolment, gateways: Sequence[str], folder: Path) -> None:
-    enrolment.credentials.save(folder)
+    """Save the certificate and the gateways. A disk that refuses costs another join at the next start, no more."""
     try:
+        enrolment.credentials.save(folder)
         save_gateways(folder, gateways)
+    except RunFolderError as error:
+        log.warning("the certificate is not saved", cause=error.cause, fix=error.fix)
     except OSError as error:
-        raise run_folder_error(folder, error) from None
+        log.warning("the addresses of the run's gateways are not saved", cause=str(error))
 
 
 def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import aiohttp
 from rollcast.runtime.errors import Unreachable, WrongKey
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.certificates import Caller
+from rollcast.wire.identity.clock import out_of_time
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.links.handshake import PATH, UPGRADE_HEADERS, LinkLimits, caller_of, greet
@@ -146,7 +147,7 @@ class LinkDialler:
                 read_until_eof=False,
             )
         except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError) as error:
-            raise WrongKey(
+            raise out_of_time(address, getattr(error, "certificate_error", None)) or WrongKey(
                 f"{address} shows no certificate of this run", cause=str(error), fix="check which process listens there"
             ) from None
         except (aiohttp.ClientError, OSError) as error:

@@ -23,7 +23,7 @@ class LinkRun:
         self.identities[identity.peer_id] = identity
         return identity.peer_id, self.credentials(identity.peer_id, role)
 
-    def credentials(self, peer_id: PeerId, role: str) -> TlsCredentials:
+    def credentials(self, peer_id: PeerId, role: str, lifetime_s: float = 3600.0) -> TlsCredentials:
         key = new_tls_key()
-        pem = self.ca.issue(key.csr_pem(), peer_id=peer_id, role=cast(Role, role), lifetime_s=3600.0)
+        pem = self.ca.issue(key.csr_pem(), peer_id=peer_id, role=cast(Role, role), lifetime_s=lifetime_s)
         return TlsCredentials(self.ca.certificate_pem, pem, key.private_pem)

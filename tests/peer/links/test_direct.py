@@ -15,7 +15,7 @@ from peer.config import LinkConfig
 from peer.links.direct import DirectTransport
 from peer.links.paths import kind_of
 from peer.links.transport import Admission, ChunkTransport, Link, LinkLimits, LinkReceiver
-from rollcast.runtime.errors import ConfigError, PortInUse
+from rollcast.runtime.errors import ClockWrong, ConfigError, PortInUse
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
@@ -227,3 +227,21 @@ async def test_settings_that_cannot_be_applied_are_named(tmp_path: Path, config:
     with pytest.raises(ConfigError):
         await transport.start(nobody)
     await transport.close()
+
+
+async def test_a_certificate_that_is_over_by_this_machines_clock_is_not_called_a_strangers(tmp_path: Path) -> None:
+    run = LinkRun(tmp_path)
+    peer_id, _ = run.member("peer")
+    over = DirectTransport(LinkConfig(), run.credentials(peer_id, "peer", -60.0), run.run_id, anyone)
+    dialler = DirectTransport(LinkConfig(), run.member("peer")[1], run.run_id, anyone)
+    address = await over.start(_unused)
+    try:
+        with pytest.raises(ClockWrong, match="not valid by this machine's clock"):
+            await dialler.dial(peer_id, address)
+    finally:
+        await dialler.close()
+        await over.close()
+
+
+def _unused(_link: Link) -> LinkReceiver:
+    raise AssertionError("a link was opened")

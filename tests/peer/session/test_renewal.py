@@ -91,20 +91,43 @@ def test_renewal_is_due_after_two_thirds_of_the_life(ca: RunCA, tmp_path: Path) 
     assert renewal.due_in_s == pytest.approx(60_000.0, rel=0.01)
 
 
+class Ahead(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Ahead:
+        return super().now(tz) + timedelta(days=400)
+
+
 def test_a_clock_that_was_ahead_does_not_put_the_renewal_off(
     ca: RunCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Ahead(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Ahead:
-            return super().now(tz) + timedelta(days=400)
-
     credentials = peer_credentials(ca, Identity.generate(), lifetime_s=90_000.0)
     with monkeypatch.context() as patch:
         patch.setattr("rollcast.wire.identity.tls.datetime", Ahead)
         renewal = Renewal(credentials, folder=tmp_path, send=print, renewed=print, random=Random(0))
         assert renewal.due_in_s < 0.0
     assert 0.0 < renewal.due_in_s <= credentials.valid_for_s + 1.0
+
+
+async def test_a_clock_that_is_ahead_has_certificates_renewed_ever_more_seldom(
+    ca: RunCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    identity, delays, renewed = Identity.generate(), iter([0.0, 0.0, 60.0]), asyncio.Semaphore(0)
+
+    def answer(request: pb.PeerMessage) -> None:
+        csr_pem = request.certificate_request.csr_pem
+        renewal.received(ca.issue(csr_pem, peer_id=identity.peer_id, role="peer", lifetime_s=3600.0))
+
+    monkeypatch.setattr("rollcast.wire.identity.tls.datetime", Ahead)
+    monkeypatch.setattr("peer.session.renewal.backoff_delays_s", lambda *_, **__: delays)
+    credentials = peer_credentials(ca, identity, lifetime_s=90_000.0)
+    renewal = Renewal(credentials, folder=tmp_path, send=answer, renewed=lambda _: renewed.release(), random=Random(0))
+    running = asyncio.create_task(renewal.run())
+    for _ in range(3):
+        await asyncio.wait_for(renewed.acquire(), 5.0)
+    while next(delays, None) is not None:  # the last one is taken once the certificate is saved
+        pytest.fail("a renewal that does not help began the delays anew")
+    running.cancel()
+    assert "RC206" in capsys.readouterr().out
 
 
 async def renewed_with(ca: RunCA, folder: Path, identity: Identity, answering: Identity) -> list[TlsCredentials]:

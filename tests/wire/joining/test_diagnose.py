@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.runtime.errors import Unreachable, WrongKey
+from rollcast.runtime.errors import ClockWrong, Unreachable, WrongKey
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
@@ -114,6 +114,18 @@ async def test_a_coordinator_of_another_run(world: World) -> None:
     assert failed.hop == "certificate"
     assert "no certificate of this run" in failed.reason
     assert isinstance(failed.as_error("no session"), WrongKey)
+
+
+async def test_a_clock_by_which_the_coordinators_certificate_is_not_valid(world: World) -> None:
+    key = new_tls_key()
+    over = world.ca.issue_coordinator(key.csr_pem(), ["127.0.0.1"], lifetime_s=-60.0)
+    server = TlsCredentials(world.ca.certificate_pem, over, key.private_pem).ssl_server_context()
+    async with listening(lambda writer: writer.write(b"x"), server) as address:
+        failed = await failed_hop(address, world.client(world.ca, world.ca), reads_first=True)
+    assert failed is not None
+    assert failed.hop == "clock"
+    assert failed.reason.endswith("is not valid by this machine's clock (certificate has expired)")
+    assert isinstance(failed.as_error("no session"), ClockWrong)
 
 
 async def test_a_certificate_that_the_coordinator_rejects(world: World) -> None:

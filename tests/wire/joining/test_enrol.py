@@ -17,7 +17,6 @@ from rollcast.runtime.errors import (
     JoinRefused,
     MalformedMessage,
     ProtocolMismatch,
-    RunFolderError,
     Unreachable,
     WrongKey,
 )
@@ -279,11 +278,12 @@ async def test_a_certificate_for_another_member_is_refused(door: Door, tmp_path:
             await enrol(invite, Identity.generate(), tmp_path / "state", 10.0)
 
 
-async def test_a_state_folder_that_cannot_be_written_is_explained(door: Door, tmp_path: Path) -> None:
+async def test_a_certificate_is_used_although_the_disk_refuses_it(door: Door, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    identity = Identity.generate()
     async with door.open() as invite:
-        with pytest.raises(RunFolderError):
-            await enrol(invite, Identity.generate(), tmp_path / "file" / "state", 10.0)
+        enrolment = await enrol(invite, identity, tmp_path / "file" / "state", 10.0)
+    assert enrolment.credentials.caller.peer_id == identity.peer_id
 
 
 async def test_a_coordinator_is_found_at_any_of_its_places(door: Door, tmp_path: Path) -> None:
