@@ -24,7 +24,7 @@ from coordinator.report.summary import write_summary
 from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import leadership_of
 from rollcast.runtime.config import dump_json
-from rollcast.runtime.errors import LeadershipLost
+from rollcast.runtime.errors import LeadershipLost, WaitTimedOut
 from rollcast.runtime.process import (
     EXIT_INTERRUPTED,
     collect_garbage_in_small_steps,
@@ -40,6 +40,9 @@ log = structlog.get_logger()
 GOODBYE_S = 3.0  # for peers to receive their Stop and disconnect
 LAST_STATUS_S = 1.2  # pages are updated once a second and should show how the run ended
 SUMMARY_DEADLINE_S = 120.0
+# The same where the run was only stopped. The whole must take less than the 30 s or more after which service managers
+# kill, also during an outage of the store: goodbyes, this, the ledger's last commit, and the leadership's end.
+STOPPED_SUMMARY_DEADLINE_S = 8.0
 # CPython's switch interval (5 ms by default): how long the ledger's thread waits for the interpreter at each statement
 # while the loop is busy. Acknowledgements wait for that thread.
 THREAD_SWITCH_S = 0.0005
@@ -129,20 +132,33 @@ async def _coordinate(
         reason = str(failure).splitlines()[0] if failure else "finished" if finished else "stopped"
         log.info("run ends", reason=reason)
         coordinator.shell.end_run(reason, final=finished)
+        if failure is None and not finished:
+            await _end_stopped(coordinator, reason)
+            return EXIT_INTERRUPTED
         try:
             await _wait_for_goodbyes(coordinator)
-            if finished or failure is not None:  # a failed run is not resumed before a person has examined it
-                await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
-            await _write_summary(coordinator, reason)
+            # A failed run is not resumed before a person has examined it.
+            await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
+            await _write_summary(coordinator, reason, SUMMARY_DEADLINE_S)
         except Exception:
             if failure is None:
                 raise
             log.exception("ending the failed run failed too")
         if failure is not None:
             raise failure
-        if finished:
-            await _stay(config.serve.stay_s, stop)
-        return 0 if finished else EXIT_INTERRUPTED
+        await _stay(config.serve.stay_s, stop)
+        return 0
+
+
+async def _end_stopped(coordinator: Coordinator, reason: str) -> None:
+    """End a run that can be resumed, without its summary if the store does not answer in time."""
+    if not coordinator.ledger.is_reached:
+        log.warning("the store does not answer: the coordinator waits for it a little, and ends without it")
+    await _wait_for_goodbyes(coordinator)
+    try:
+        await _write_summary(coordinator, reason, STOPPED_SUMMARY_DEADLINE_S)
+    except WaitTimedOut as error:
+        log.warning("the coordinator ends without a summary, and can be started again", cause=error.what)
 
 
 async def _wait_until_over(
@@ -176,9 +192,13 @@ async def _wait_for_goodbyes(coordinator: Coordinator) -> None:
             await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))
 
 
-async def _write_summary(coordinator: Coordinator, reason: str) -> None:
-    """Write the summary with rollouts counted in the ledger: only the ledger's counts outlive the process."""
-    async with deadline(SUMMARY_DEADLINE_S, "the summary to be written"):
+async def _write_summary(coordinator: Coordinator, reason: str, within_s: float) -> None:
+    """Write the summary with rollouts counted in the ledger: only the ledger's counts outlive the process.
+
+    Raises:
+        WaitTimedOut: it was not written within so many seconds.
+    """
+    async with deadline(within_s, "the store to count the rollouts for the summary"):
         status, counts = coordinator.fleet_handle.merged(coordinator.shell.status()), await coordinator.ledger.counts()
         counted = {
             "issued": counts.issued,

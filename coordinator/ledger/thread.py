@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from coordinator.ledger.sql import Change
-from rollcast.runtime.errors import RollcastError, StoreError
+from rollcast.runtime.errors import RollcastError, StoreError, WaitTimedOut
 from rollcast.runtime.waits import deadline
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of 
 HAND_OVER_S = 0.02  # between two hand-overs to the thread; a change that comes later is handed over at once
 LATER_S = 0.05  # after which a change is handed over that no caller waits for, if none came that is waited for
 ANSWER_S = 5.0  # within which a database answers a commit: far more than a busy disk needs
-CLOSE_TIMEOUT_S = 60.0
+CLOSE_TIMEOUT_S = 8.0  # for the last commit: service managers kill who takes 30 s or more to stop
 
 _log = structlog.get_logger()
 
@@ -76,13 +76,17 @@ class LedgerThread:
         self._thread.start()
 
     async def close(self) -> None:
-        """Commit the queued changes and close the store."""
+        """Commit the queued changes and close the store; without them, if it does not answer in time."""
         if not self._closing:
             self._closing = True
             self._hand_over()
             self._queue.put(None)
-        async with deadline(CLOSE_TIMEOUT_S, "the ledger's last commit"):
-            await asyncio.shield(self._ended)
+        try:
+            async with deadline(CLOSE_TIMEOUT_S, "the store's last commit"):
+                await asyncio.shield(self._ended)
+        except WaitTimedOut as error:
+            # Not raised: it would hide why the process ends. What was not committed was not acknowledged either.
+            _log.error("the last changes are not stored; none of them was acknowledged", cause=error.what)
 
     @property
     def is_answering(self) -> bool:

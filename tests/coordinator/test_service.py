@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from coordinator import service
 from coordinator.assembly import check
 from coordinator.config.config import CoordinatorConfig
 from coordinator.recovery.resume import BATCH_SHAPE, LEARNER_FINISHED
-from coordinator.stores.sqlite import Ledger
+from coordinator.stores.sqlite import Ledger, SqliteEngine
 from rollcast.runtime.errors import ConfigError, NoPeers, RunFolderError, StoreError, WaitTimedOut
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
@@ -238,6 +239,25 @@ async def test_stopped_run_has_a_summary_and_can_be_resumed(tmp_path: Path) -> N
     with pytest.raises(RunFolderError, match="finished"):
         async with running(tmp_path, two_steps, learner=learner_key):
             pass
+
+
+async def test_a_run_whose_store_does_not_answer_stops_without_its_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "STOPPED_SUMMARY_DEADLINE_S", 0.1)
+    monkeypatch.setattr("coordinator.ledger.thread.CLOSE_TIMEOUT_S", 0.1)
+    answers_again, commit = threading.Event(), SqliteEngine.commit
+
+    def late(*arguments: Any) -> list[Any]:
+        assert answers_again.wait(WAIT_S)
+        return commit(*arguments)
+
+    async with running(tmp_path) as coordinator:
+        monkeypatch.setattr(SqliteEngine, "commit", late)
+        coordinator.stop.set()
+        assert await coordinator.ended() == 130
+        assert not coordinator.folder.summary.exists()
+        answers_again.set()
 
 
 async def test_coordinator_killed_after_the_learner_finished_writes_the_summary_on_restart(

@@ -85,6 +85,17 @@ async def test_closing_commits_the_turn_in_progress_and_refuses_later_changes() 
         await thread.submit(numbered(4))
 
 
+async def test_closing_ends_although_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_thread, "CLOSE_TIMEOUT_S", 0.05)
+    engine = HeldEngine()
+    thread = LedgerThread(engine, queue_max=100)
+    future = thread.submit(numbered(3))
+    await asyncio.wait_for(thread.close(), TIMEOUT_S)
+    assert not future.done(), "what is not stored is not acknowledged"
+    engine.may_commit.set()
+    assert await asyncio.wait_for(future, TIMEOUT_S) == 3
+
+
 async def test_a_full_queue_refuses_changes_until_its_own_are_committed() -> None:
     engine = HeldEngine()
     thread = LedgerThread(engine, queue_max=2)
