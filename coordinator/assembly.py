@@ -35,7 +35,7 @@ from coordinator.prompts.loading import TaskLoading
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.authority import run_authority
-from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, open_run
+from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, check_clock, open_run
 from coordinator.rpc.access import RoleGate
 from coordinator.rpc.cell import CellCalls
 from coordinator.rpc.core_link import LocalCore, WelcomeSettings
@@ -136,6 +136,7 @@ async def started(
         ledger = open_store(config.store, folder, leadership)
         stack.push_async_callback(ledger.close)
         start = await open_run(ledger, folder, config.run, None if head is None else head.run_id)
+        await check_clock(ledger, time.time())
         position = start.mixture_position if head is None else None  # a cell's prompts are the head's
         problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards, task)
         stack.push_async_callback(problems.close)

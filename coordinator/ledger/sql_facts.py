@@ -84,6 +84,11 @@ def insert_events(connection: SqlConnection, at_unix_s: float, events: Iterable[
     )
 
 
+def newest_event_unix_s(connection: SqlConnection) -> float | None:
+    row = connection.execute("SELECT at_unix_s FROM events ORDER BY event_order DESC LIMIT 1").fetchone()
+    return float(row[0]) if row else None
+
+
 def put_meta(connection: SqlConnection, key: str, value: str) -> None:
     connection.execute(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)

@@ -262,5 +262,8 @@ class SqlStore(CompactingStore):
     def oldest_events(self, count: int, *, kept: int) -> asyncio.Future[list[StoryEntry]]:
         return self._thread.submit(lambda connection: compaction.oldest_events(connection, count, kept))
 
+    def newest_event_unix_s(self) -> asyncio.Future[float | None]:
+        return self._thread.submit(facts.newest_event_unix_s)
+
     def delete_events(self, up_to: int) -> asyncio.Future[None]:
         return self._thread.submit(lambda connection: compaction.delete_events(connection, up_to))

@@ -372,6 +372,10 @@ class CompactingStore(RunStore, Protocol):
         """Delete the entries up to this order, which are archived elsewhere."""
         ...
 
+    def newest_event_unix_s(self) -> asyncio.Future[float | None]:
+        """Return when the newest entry was recorded, by its coordinator's clock; None if there is none."""
+        ...
+
     def give_back_pages(self) -> asyncio.Future[int]:
         """Return unused pages to the file system and their number; 0 if there are few of them."""
         ...

@@ -31,9 +31,9 @@ from coordinator.core.members.audit_book import AUDIT
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.core.staleness.epochs import NEWEST_KEPT, EpochBook
 from coordinator.ledger.saved_orders import ORDERS, Orders
-from coordinator.ledger.store import ProblemReward, RunStore, StoredVersion
+from coordinator.ledger.store import CompactingStore, ProblemReward, RunStore, StoredVersion
 from coordinator.tasks.checks.task import Problem
-from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
+from rollcast.runtime.errors import ClockWrong, ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import RunId
@@ -56,6 +56,7 @@ AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_
 # Newest finished attempts that a restart restores: peers repeat uploads until they are answered, and a repeated upload
 # of a rollout that was trained meanwhile must not be refused as fenced.
 FINISHED_ATTEMPTS = 4096
+CLOCK_BEHIND_S = 300.0  # certificates are valid from an hour before they are issued
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 _META = (
     *(TOKENIZER, LEARNER_FINISHED, LEARNER_VALUES, LEARNER_LIVES, PORTS, ORDERS, AUDIT, SEED_SECRET),
@@ -124,6 +125,19 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig, head: Ru
         waiting_rollouts=sum(len(group.rollouts) for group in restored.groups),
     )
     return start
+
+
+async def check_clock(ledger: CompactingStore, now_unix_s: float) -> None:
+    """Warn if this machine's clock is behind the run, whose newer certificates would not be valid yet."""
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to return the time of the run's newest event"):
+        newest_unix_s = await ledger.newest_event_unix_s()
+    if newest_unix_s is not None and newest_unix_s - now_unix_s > CLOCK_BEHIND_S:
+        log.warning(
+            f"{ClockWrong.code}: this machine's clock is {(newest_unix_s - now_unix_s) / 3600:.1f} h behind the run",
+            cause="the run's newest event lies in the future: certificates that are newer than this clock by more than"
+            " an hour are refused as not yet valid",
+            fix="turn on time synchronisation; members that were refused come back by themselves",
+        )
 
 
 async def _keep_shape(ledger: RunStore, run: RunConfig, stored: str | None) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from capacity.replan.corrections import Corrections
 from capacity.replan.preemptions import MarketSeen
@@ -18,7 +20,7 @@ from coordinator.core.events.events import EarnedRestored, KeptPeer, LearnedRest
 from coordinator.core.members import earned_book, standby
 from coordinator.ledger.sql import Change
 from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
-from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, open_run
+from coordinator.recovery.resume import FINISHED, LEARNER_VALUES, TOKENIZER, check_clock, open_run
 from coordinator.stores.sqlite import Ledger, SqliteEngine
 from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import ConfigError, RunFolderError, StoreError
@@ -59,6 +61,17 @@ async def test_the_shape_of_batches_cannot_change_during_a_run(tmp_path: Path) -
     cell = await open_run(ledger, RunFolder(tmp_path), RUN.model_copy(update={"groups_per_step": 3}), start.run_id)
     assert cell.restored.incarnation == 3
     await ledger.close()
+
+
+async def test_a_clock_that_is_behind_the_run_is_named(tmp_path: Path) -> None:
+    ledger = await opened(tmp_path)
+    await ledger.record_event("kind", "subject", "detail", cause="test")
+    with capture_logs() as logs:
+        await check_clock(ledger, time.time())
+        assert not logs
+        await check_clock(ledger, time.time() - 3 * 3600.0)
+    await ledger.close()
+    assert [one["event"] for one in logs] == ["RC206: this machine's clock is 3.0 h behind the run"]
 
 
 async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> None:

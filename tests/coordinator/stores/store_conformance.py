@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -593,6 +594,15 @@ class CompactionConformance(StoreConformance):
         await self._compact(store, 1)
         with pytest.raises(StoreError, match="was compacted"):
             await store.batch(Step(3))
+
+    async def test_the_time_of_the_newest_event_is_returned(self, store: CompactingStore) -> None:
+        assert await store.newest_event_unix_s() is None
+        began_unix_s = time.time()
+        for _ in range(2):
+            await store.record_event("kind", "subject", "detail", cause="test")
+        newest_unix_s = await store.newest_event_unix_s()
+        assert newest_unix_s is not None
+        assert began_unix_s <= newest_unix_s <= time.time()
 
     async def test_old_events_are_returned_and_deleted_in_order(self, store: CompactingStore) -> None:
         for number in range(10):
