@@ -1,6 +1,6 @@
 // Events: the run's event log with filters, links and causes; and the audit log.
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
-import { get, useGet, withQuery } from "/web/api.js";
+import { get, useGet, useRetry, withQuery } from "/web/api.js";
 import { clock, count, plural, words } from "/web/format.js";
 import { Badge, Button, CopyButton, Empty, PageHead, Problem, Select, Tabs } from "/web/parts.js";
 import { go, setParams } from "/web/router.js";
@@ -39,15 +39,15 @@ export function Page({ params, rest }) {
 
 function Events({ params, openedId }) {
   const wanted = { kind: params.kind || "", subject: params.subject || "", q: params.q || "" };
-  const { events, kinds, more, error, busy, older } = useEvents(wanted);
+  const { events, kinds, more, error, busy, older, again } = useEvents(wanted);
   const open = (id) => go(id ? `events/${id}` : "events", params);
   return html`<div class="fleet" onKeyDown=${(event) => { if (event.key === "Escape" && openedId && !event.defaultPrevented) open(null); }}>
     <div class="fleet-main card flush">
       <${Filters} wanted=${wanted} kinds=${kinds} />
-      ${error && html`<${Problem} error=${error} />`}
+      ${error && html`<${Problem} error=${error} retry=${again} />`}
       <${VirtualTable} label="Events" columns=${COLUMNS} rows=${events} keyOf=${keyOf} sort=${null} card=${card} cardHeight=${104}
-        opened=${openedId} onOpen=${open} empty=${busy ? html`<p class="muted">Reading the ledger…</p>` : html`<${Empty} title="No event matches"><${Button} onClick=${() => setParams({ kind: "", subject: "", q: "" })}>Show all<//><//>`} />
-      <div class="table-foot"><span class="muted">${plural(events.length, "event")}${more ? ", newest first" : " in all"}</span>${more && html`<${Button} busy=${busy} onClick=${older}>Load older<//>`}</div>
+        opened=${openedId} onOpen=${open} empty=${busy ? html`<p class="muted">Reading the ledger…</p>` : !error && html`<${Empty} title="No event matches"><${Button} onClick=${() => setParams({ kind: "", subject: "", q: "" })}>Show all<//><//>`} />
+      <div class="table-foot"><span class="muted">${(events.length > 0 || !error) && `${plural(events.length, "event")}${more ? ", newest first" : " in all"}`}</span>${more && html`<${Button} busy=${busy} onClick=${older}>Load older<//>`}</div>
     </div>
     ${openedId && html`<${Aside} title=${`Event ${openedId}`} onClose=${() => open(null)}><${Detail} key=${openedId} id=${openedId} known=${events.find((one) => keyOf(one) === openedId)} /><//>`}
   </div>`;
@@ -71,13 +71,15 @@ function useEvents(wanted) {
     }
   }, [key]);
   useEffect(() => { load(null); return () => { turn.current += 1; }; }, [load]);
+  const again = useCallback(() => load(null), [load]);
+  useRetry(state.error, again);
   useMessages(["events"], (_topic, data) => {
     setState((is) => {
       const fitting = data.events.filter((one) => fits(one, JSON.parse(newest.current)));
       return fitting.length ? { ...is, events: merged(is.events, fitting, KEPT_MAX) } : is;
     });
   });
-  return { ...state, more: state.before !== null && state.events.length < KEPT_MAX, older: () => load(state.before) };
+  return { ...state, more: state.before !== null && state.events.length < KEPT_MAX, older: () => load(state.before), again };
 }
 
 function Filters({ wanted, kinds }) {

@@ -75,6 +75,7 @@ function Made({ invites, error, reload, cards }) {
   const act = (name, invite) => (canAct ? setActing({ name, invite }) : askToSignIn("Acting on invites requires an operator's token."));
   return html`<${Card} title="Invites" note=${invites ? `${count(invites.filter((one) => fateOf(one, now) === "open").length)} open` : ""} flush>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
+    ${!invites && !error && html`<${Empty} title="Reading the invites…" icon="invites" />`}
     ${invites && !invites.length && html`<${Empty} title="No invites yet" icon="invites">Create one above. When the donor runs its line, the machine appears under Workers.<//>`}
     ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} card=${cards.get(one.id)} now=${now} onRevoke=${() => setLeaving(one)} onAct=${(name) => act(name, one)} />`)}</ul>`}
     ${leaving && html`<${Revoke} what=${leaving.note ? `the invite “${leaving.note}”` : "this invite"} path=${`/api/v1/invites/${leaving.id}/revoke`} onClose=${() => setLeaving(null)} onDone=${reload}

@@ -1,6 +1,6 @@
 // Rollouts: scored rollouts by reward, age, length, peer, problem and version; one of them; two answers to one problem.
 import { html, useCallback, useEffect, useRef, useState } from "/web/vendor/htm-preact.js";
-import { get, withQuery } from "/web/api.js";
+import { get, useRetry, withQuery } from "/web/api.js";
 import { count, figure, known, NOTHING, plural } from "/web/format.js";
 import { Button, Empty, PageHead, Problem, Select } from "/web/parts.js";
 import { go, href, setParams } from "/web/router.js";
@@ -52,7 +52,7 @@ function List({ params, openedId }) {
         <${Filters} wanted=${wanted} />
         ${error && html`<${Problem} error=${error} />`}
         <${VirtualTable} label="Rollouts" columns=${COLUMNS} rows=${rows} keyOf=${keyOf} sort=${null} card=${card} cardHeight=${90} opened=${openedId} onOpen=${open}
-          empty=${busy ? html`<p class="muted">Reading the ledger…</p>` : none} />
+          empty=${busy ? html`<p class="muted">Reading the ledger…</p>` : !error && none} />
         <${Foot} rows=${rows} before=${before} busy=${busy} load=${load} />
       </div>
       ${openedId && html`<${Aside} wide title=${`Rollout ${openedId}`} onClose=${() => open(null)}><${Rollout} key=${openedId} id=${openedId} storied /><//>`}
@@ -87,6 +87,7 @@ function useRollouts(wanted) {
     }
   }, [key]);
   useEffect(() => { load(null); return () => { turn.current += 1; }; }, [load]);
+  useRetry(state.rows.length ? null : state.error, useCallback(() => load(null), [load]));
   return { ...state, load };
 }
 

@@ -4,6 +4,8 @@ import { createStore } from "./store.js";
 
 const KEY = "rollcast-token";
 const DEADLINE_MS = 15_000;
+const RETRY_MS = 5_000;
+const PASSING = [0, 502, 503, 504]; // statuses of a server that is away, or whose store is
 
 /** The token, or "" without one. It lives as long as the browser's tab: in no cookie, so that no other site can use it. */
 export const token = createStore(stored());
@@ -71,6 +73,15 @@ export function withQuery(path, values) {
   return given.length ? path + "?" + new URLSearchParams(given) : path;
 }
 
+/** Calls again() some time after an error that passes by itself. */
+export function useRetry(error, again) {
+  useEffect(() => {
+    if (!error || !PASSING.includes(error.status)) return undefined;
+    const timer = setTimeout(again, RETRY_MS);
+    return () => clearTimeout(timer);
+  }, [error, again]);
+}
+
 /** {data, error, loading, reload} of a GET; requested again when the path or the token changes. A path of "" requests nothing. */
 export function useGet(path) {
   const [state, setState] = useState({ data: null, error: null, loading: Boolean(path) });
@@ -91,5 +102,6 @@ export function useGet(path) {
     const forget = token.subscribe(reload);
     return () => { newest.current += 1; forget(); };
   }, [reload]);
+  useRetry(state.error, reload);
   return { ...state, reload };
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from tests.browsing import Tab, opened
 from tests.coordinator.pages.sample_site import TOKEN, SampleSite
@@ -93,6 +94,27 @@ async def test_lost_coordinator_is_shown_until_it_answers_again(browser: Any, si
         await tab.page.evaluate("document.querySelector('.notice button')?.click()")
         await tab.shows(".head-link", "live")
         await tab.gone(".notice")
+
+
+async def test_a_page_asks_again_by_itself_once_the_store_answers(browser: Any) -> None:
+    site, is_away = SampleSite(), True
+
+    async def events(_request: web.Request) -> web.Response:
+        if is_away:
+            return web.json_response({"code": "RC401", "what": "cannot use the store"}, status=503)
+        return web.json_response({"events": [], "kinds": [], "next_before": None})
+
+    site.more = [web.get("/api/v1/events", events)]
+    await site.start()
+    try:
+        async with page_of(browser, site, "#/events") as tab:
+            await tab.shows(".problem", "cannot use the store")
+            assert "No event matches" not in await tab.page.inner_text("main")
+            is_away = False
+            await tab.shows(".table-foot", "0 events in all")
+            await tab.gone(".problem")
+    finally:
+        await site.stop()
 
 
 async def test_a_link_signs_in_and_leaves_no_token_in_the_address(browser: Any, site: SampleSite) -> None:
