@@ -175,7 +175,8 @@ class PublishConfig(ConfigModel):
     version before gives its own back while the new one is written; older versions are made from the disk again when
     their rollouts are trained on, which costs a pass over the state for each."""
     timeout_s: float = Field(60.0, gt=0.0)
-    """Seconds within which the origin must acknowledge one version as durable."""
+    """Seconds within which the origin must acknowledge one version as durable. One that answers that it cannot store
+    it, for example because its disk is full, is waited for up to an hour."""
     keep_versions: int = Field(16, ge=2)
     """Versions that the learner keeps for behaviour log-probabilities and deltas; never fewer than S + 2 or
     squash_versions."""

@@ -30,6 +30,10 @@ class LinkBroken(Exception):
     """The link ended or stalled; a new link may work."""
 
 
+class OriginRefused(LinkBroken):
+    """The origin answered that it cannot take the version now, for example because its disk is full."""
+
+
 class OriginLink:
     """One open link, which carries one push after another. Use ``connect``; close it or use it as a context manager."""
 
@@ -76,7 +80,7 @@ class OriginLink:
             chunk: returns the payload of a chunk of one of the encodings of the version or its base.
 
         Raises:
-            LinkBroken: the link ended or stalled, or the origin gave up on it.
+            LinkBroken: the link ended or stalled; OriginRefused: the origin gave up on the push.
         """
         if self._broken:
             raise LinkBroken(self._broken)
@@ -91,7 +95,7 @@ class OriginLink:
                     raise LinkBroken("the origin sends nothing")
                 await asyncio.wait((self._finished,), timeout=left_s)
             if reason := self._finished.result():
-                raise LinkBroken(reason)
+                raise LinkBroken(reason) if self._broken else OriginRefused(reason)
         finally:
             self._push = self._chunk = self._finished = None
             self._asked.clear()

@@ -17,7 +17,7 @@ from learner.kill_points import kill_point
 from learner.publishing.encodings import Encoded, cut_up, encode
 from learner.publishing.growth import Unsigned, Wait, unheeded
 from learner.publishing.mapped_files import hash_of
-from learner.publishing.origin_link import LinkBroken, OriginLink
+from learner.publishing.origin_link import LinkBroken, OriginLink, OriginRefused
 from learner.publishing.prepared import Prepared
 from learner.publishing.push import Push
 from learner.publishing.versions import BASE_VERSION, Freezing, FrozenSnapshot, RetainedVersions
@@ -46,6 +46,7 @@ from rollcast.wire.versions.state_hash import LEAF_BYTES
 
 _AHEAD_BYTES = 16 << 20  # of a state that is written in the memory of the one before, ahead of what is encoded
 _KEYFRAME_IN_LEAVES_BYTES = 256 << 20  # from here on a keyframe in chunks of LEAF_BYTES has enough of them
+_REFUSED_S_MOST = 3600.0  # an origin that cannot store ends after as long by default (store.give_up_s)
 PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # the slowest origin that can keep up; larger versions may take longer to push
 
 
@@ -497,6 +498,8 @@ class OriginPusher:
     async def push(self, prepared: Prepared) -> None:
         """Push a version, retrying until the origin acknowledges it as durable.
 
+        An origin that answers why it cannot take the version, such as a full disk, is waited for up to an hour.
+
         Raises:
             WaitTimedOut: no acknowledgement came before the deadline; its cause is why the last attempt failed.
             WrongKey: another peer answers at the origin's address.
@@ -504,15 +507,20 @@ class OriginPusher:
         version = prepared.signed.version
         seconds = self._timeout_s + prepared.size_bytes_max / PUSH_BYTES_PER_SECOND_MIN
         waiting_for, broken = f"the origin to hold version {version} durably", ""
+        loop = asyncio.get_running_loop()
+        refused_until_s = loop.time() + _REFUSED_S_MOST
         try:
-            async with deadline(seconds, waiting_for, fix="check that the origin runs, and read its log"):
+            async with deadline(seconds, waiting_for, fix="check that the origin runs, and read its log") as within:
                 for delay_s in backoff_delays_s(self._random, most_s=3.0):
                     try:
                         await self._push_once(prepared)
                         return
                     except LinkBroken as error:
+                        if str(error) != broken:
+                            _log.warning("link to the origin broken", version=version, reason=str(error))
                         broken = str(error)
-                        _log.warning("link to the origin broken", version=version, reason=broken)
+                        if isinstance(error, OriginRefused) and loop.time() < refused_until_s:
+                            within.restart()
                         await self.close()
                     await asyncio.sleep(delay_s)
         except WaitTimedOut as error:

@@ -7,7 +7,7 @@ import pytest
 
 from learner.publishing import origin_link
 from learner.publishing.growth import Growth, Unsigned
-from learner.publishing.origin_link import LinkBroken, OriginLink
+from learner.publishing.origin_link import LinkBroken, OriginLink, OriginRefused
 from learner.publishing.push import Push
 from rollcast.runtime.errors import WrongKey
 from rollcast.wire.ids import EncodingId, PeerId, Version
@@ -154,7 +154,7 @@ async def test_a_link_to_a_silent_origin_is_closed(origin: PuppetOrigin, monkeyp
 async def test_an_origin_that_gives_up_ends_the_push(origin: PuppetOrigin) -> None:
     origin.answers = [pb.LinkMessage(cancel=pb.Cancel(version=3, reason="disk full"))]
     async with await connect(origin) as link:
-        with pytest.raises(LinkBroken, match="disk full"):
+        with pytest.raises(OriginRefused, match="disk full"):
             await link.push(push(), chunk)
 
 

@@ -15,6 +15,7 @@ import pytest
 from learner.config import PublishConfig
 from learner.publishing import publisher
 from learner.publishing.growth import Progress, Write
+from learner.publishing.origin_link import OriginRefused
 from learner.publishing.prepared import Prepared
 from learner.publishing.publisher import OriginPusher, Publisher
 from learner.publishing.versions import Freezing, RetainedVersions
@@ -139,6 +140,44 @@ async def test_an_absent_origin_is_an_error_in_time(world: World, tmp_path: Path
     assert caught.value.cause.startswith("no link to ")
     assert not bench.announced
     assert bench.retained.versions() == [0], "our own copy comes first"
+
+
+def refusing(bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Have the origin refuse so many pushes, longer than the learner waits for a silent one; return the versions."""
+    push_once, refused = bench.pusher._push_once, list[int]()
+
+    async def push(prepared: Prepared) -> None:
+        if len(refused) == times:
+            await push_once(prepared)
+            return
+        refused.append(prepared.signed.version)
+        await asyncio.sleep(0.05)
+        raise OriginRefused("the origin cancelled: disk full")
+
+    monkeypatch.setattr(publisher, "backoff_delays_s", lambda *_, **__: iter([0.0] * (times + 1)))
+    monkeypatch.setattr(bench.pusher, "_push_once", push)
+    return refused
+
+
+async def test_an_origin_whose_disk_is_full_is_waited_for(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(world, tmp_path, timeout_s=0.2)
+    refused = refusing(bench, monkeypatch, times=8)
+    await bench.publisher.publish(Version(0), snapshot(0))
+    assert (len(refused), bench.announced) == (8, [0])
+    await bench.pusher.close()
+
+
+async def test_an_origin_that_refuses_for_too_long_is_an_error(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_REFUSED_S_MOST", 0.0)
+    bench = Bench(world, tmp_path, timeout_s=0.2)
+    refusing(bench, monkeypatch, times=1000)
+    with pytest.raises(WaitTimedOut) as caught:
+        await bench.publisher.publish(Version(0), snapshot(0))
+    assert caught.value.cause == "the origin cancelled: disk full"
 
 
 async def test_kept_but_unannounced_versions_are_published_after_a_restart(world: World, tmp_path: Path) -> None:
