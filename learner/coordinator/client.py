@@ -86,7 +86,8 @@ class CoordinatorClient:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._random = random
         self._software = f"rollcast {software_version()}"
-        self._was_away = False
+        self.was_away = False
+        """Whether the newest attempt of a call did not reach the coordinator."""
         self._answered = False  # whether the coordinator has ever answered
         self._closed = False
 
@@ -270,15 +271,15 @@ class CoordinatorClient:
             for delay_s in backoff_delays_s(self._random, most_s=5.0):
                 stub = self._stub
                 try:
-                    if self._was_away or stub is None:
+                    if self.was_away or stub is None:
                         self._channels.connect(await self._fresh())
                         stub = self._stub
                     with connection_lost(doing):
-                        if self._was_away and call != self._open_once:  # it may be a new process without our session
+                        if self.was_away and call != self._open_once:  # it may be a new process without our session
                             await self._open_once()
-                            self._was_away = False
+                            self.was_away = False
                         result = await call()
-                    self._answered, self._was_away = True, False
+                    self._answered, self.was_away = True, False
                     self._channels.answered()
                     return result
                 except grpc.aio.AioRpcError as error:
@@ -305,9 +306,9 @@ class CoordinatorClient:
         self._note_away(doing, error.code().name)
 
     def _note_away(self, doing: str, reason: str) -> None:
-        if not self._was_away:
+        if not self.was_away:
             _log.warning("coordinator unreachable", doing=doing, reason=reason)
-        self._was_away = True
+        self.was_away = True
 
 
 def check_key(info_key: bytes, our_key: bytes) -> None:

@@ -134,6 +134,9 @@ class Uplink:
     def status(self, receiving: Receiving | None) -> WorkerStatus:
         """Return the state and counters for the next heartbeat."""
         size = self._core.size
+        if self._client.was_away:
+            reason = "the cell's coordinator does not answer"
+            return WorkerStatus("idle", reason, None, size.tokens_generated, 0.0)
         if not size.workers:
             return WorkerStatus("idle", "the cell has no worker with a version", None, size.tokens_generated, 0.0)
         reason = f"a cell of {size.workers} workers"

@@ -38,6 +38,7 @@ class Cell:
     def __init__(self) -> None:
         self.reports: list[pb.CellReport] = []
         self.open: dict[int, pb.Rollout] = {}
+        self.was_away = False
 
     async def cell(self, report: pb.CellReport) -> pb.CellAnswer:
         self.reports.append(report)
@@ -125,6 +126,16 @@ async def test_the_cell_is_asked_what_it_has_before_the_head_hears_of_it() -> No
     assert uplink.held_leases == [LeaseId(7)]
     await until(lambda: any(report.leases for report in cell.reports))
     await stopped(uplink, running)
+
+
+async def test_the_head_is_told_that_the_cells_coordinator_does_not_answer() -> None:
+    cell = Cell()
+    uplink = uplink_of(cell, Head(), [])
+    await uplink.learn()
+    assert uplink.status(None).state == "generating"
+    cell.was_away = True
+    status = uplink.status(None)
+    assert (status.state, status.reason) == ("idle", "the cell's coordinator does not answer")
 
 
 async def test_the_newest_version_is_published() -> None:
