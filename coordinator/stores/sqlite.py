@@ -81,17 +81,24 @@ class SqliteEngine:
 
     def commit(self, changes: Sequence[Change[Any]]) -> list[Any]:
         outcomes: list[Any] = []
+        try:
+            self._commit_once_there_is_space(changes, outcomes)
+            self._mark.committed(self._connection)
+        except sqlite3.Error as error:
+            self._is_whole = False
+            raise store_error(self._path, error) from error
+        return outcomes
+
+    def _commit_once_there_is_space(self, changes: Sequence[Change[Any]], outcomes: list[Any]) -> None:
         began_s, is_full = time.monotonic(), False
         while True:
             try:
                 commit_in_group(changes, outcomes, self._transaction, _ERRORS)
-                self._mark.committed(self._connection)
-                return outcomes
+                return
             except sqlite3.Error as error:
                 may_wait = time.monotonic() - began_s < self._outage_max_s
                 if getattr(error, "sqlite_errorname", "") != "SQLITE_FULL" or not may_wait:
-                    self._is_whole = False
-                    raise store_error(self._path, error) from error
+                    raise
                 if not is_full:
                     _log.error("the disk is full: nothing is acknowledged", ledger=str(self._path))
                 is_full = True
