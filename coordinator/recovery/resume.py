@@ -36,6 +36,7 @@ from coordinator.tasks.checks.task import Problem
 from rollcast.runtime.errors import ClockWrong, ConfigError, RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.waits import deadline
+from rollcast.wire.identity.clock import CLOCK_FIX
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.records import parse_announcement
@@ -136,7 +137,7 @@ async def check_clock(ledger: CompactingStore, now_unix_s: float) -> None:
             f"{ClockWrong.code}: this machine's clock is {(newest_unix_s - now_unix_s) / 3600:.1f} h behind the run",
             cause="the run's newest event lies in the future: certificates that are newer than this clock by more than"
             " an hour are refused as not yet valid",
-            fix="turn on time synchronisation; members that were refused come back by themselves",
+            fix=f"{CLOCK_FIX}; members that were refused come back by themselves",
         )
 
 
