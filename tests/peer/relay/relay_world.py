@@ -247,6 +247,15 @@ class World:
             await member.start()
         return added
 
+    async def origin_and_holder(self) -> tuple[Member, Member, Published]:
+        """Add an origin, and a peer "a" that has version 0 from it; return both and the version."""
+        origin, a = await self.add("origin", "a")
+        await self.plan(origin, a)
+        published = self.published(0)
+        await self.publish(published)
+        await until(lambda: a.completed)
+        return origin, a, published
+
     async def puppet(self, role: str = "peer") -> Puppet:
         puppet = Puppet(self, role)
         self.puppets.append(puppet)

@@ -241,11 +241,7 @@ async def test_a_relay_that_fails_half_way_is_bypassed(tmp_path: Path, how: str)
 
 async def test_without_the_origin_peers_receive_from_each_other(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
-        origin, a = await world.add("origin", "a")
-        await world.plan(origin, a)
-        published = world.published(0)
-        await world.publish(published)
-        await until(lambda: a.completed)
+        origin, a, published = await world.origin_and_holder()
         (b,) = await world.add("b")
         neighbours = [pb.PlanNeighbour(peer_id=origin.peer_id, role="origin", address=origin.address, we_dial=True)]
         neighbours.append(pb.PlanNeighbour(peer_id=a.peer_id, role="peer", address=a.address, we_dial=True))
@@ -259,12 +255,9 @@ async def test_without_the_origin_peers_receive_from_each_other(tmp_path: Path) 
 
 async def test_a_state_that_proved_damaged_is_received_again(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
-        origin, a = await world.add("origin", "a")
-        await world.plan(origin, a)
-        published = world.published(0)
-        await world.publish(published)
+        _, a, published = await world.origin_and_holder()
         kept = a.store.folder / "0" / "0.data"
-        await until(lambda: a.completed and kept.exists())
+        await until(kept.exists)
         with kept.open("r+b") as file:
             file.write(bytes(16))
         a.relay.receive_again(published.verified.version)

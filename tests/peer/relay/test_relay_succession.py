@@ -136,11 +136,7 @@ async def test_a_delta_that_leads_elsewhere_is_replaced_by_the_keyframe(tmp_path
 
 async def test_a_delta_that_the_origin_cannot_use_stops_no_peer(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
-        origin, a = await world.add("origin", "a")
-        await world.plan(origin, a)
-        first = world.published(0)
-        await world.publish(first)
-        await until(lambda: a.completed)
+        origin, a, first = await world.origin_and_holder()
         broken = world.published(1, first, broken=True)
         await world.publish(broken)
         assert origin.state(1) == broken.state
