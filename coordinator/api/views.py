@@ -26,6 +26,7 @@ from coordinator.views.registry import ViewedRun, ViewRegistry
 from coordinator.views.runs import POINTS_MAX, Runs, RunsView, StepsView, steps_view, with_names
 from coordinator.views.workers import WorkersView
 from rollcast.runtime.errors import MalformedMessage, RollcastError
+from rollcast.runtime.logs import FirstFailures
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import PeerId
 
@@ -200,7 +201,7 @@ class ViewRoutes:
         self._capacity = _LargeText(lambda: self._registry.capacity(self._decisions), self._members)
         self._sent_sample_s = 0.0
         self._last_event, self._events_polled_s = 0, float("-inf")
-        self._can_read_events = True  # as of the last attempt: the log names the first failure of several
+        self._unread = FirstFailures(log, "events could not be read")
         self._steps_polled_s = float("-inf")
 
     def routes(self) -> list[Route]:
@@ -424,11 +425,9 @@ class ViewRoutes:
         try:
             events = self._rows.page(Wanted(kinds=kinds, limit=count)).events
         except RollcastError as error:
-            if self._can_read_events:
-                log.warning("events could not be read", cause=error.cause or error.what)
-            self._can_read_events = False
+            self._unread.failed(cause=error.cause or error.what)
             return ()
-        self._can_read_events = True
+        self._unread.worked()
         return events
 
 

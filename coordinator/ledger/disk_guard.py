@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from rollcast.runtime.logs import FirstFailures
 from rollcast.runtime.run_folder import run_folder_error
 
 BALLAST = "ballast"
@@ -39,7 +40,7 @@ class DiskGuard:
         self._probe = probe
         self.free_bytes = free_bytes_min
         self.refusing = False
-        self._was_short = False
+        self._unwritten = FirstFailures(_log, "no ballast could be written")
 
     def check(self) -> bool:
         """Check the disk; return whether the state changed.
@@ -74,12 +75,10 @@ class DiskGuard:
         try:
             self._write_ballast()
         except OSError as error:
-            if not self._was_short:
-                _log.warning("no ballast could be written", folder=str(self._folder), cause=str(error))
+            self._unwritten.failed(folder=str(self._folder), cause=str(error))
             (self._folder / BALLAST).unlink(missing_ok=True)
-            self._was_short = True
             return False
-        self._was_short = False
+        self._unwritten.worked()
         return True
 
     def _write_ballast(self) -> None:

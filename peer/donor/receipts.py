@@ -16,6 +16,7 @@ from pathlib import Path
 
 import structlog
 
+from rollcast.runtime.logs import FirstFailures
 from rollcast.runtime.run_folder import write_atomically
 
 log = structlog.get_logger()
@@ -53,7 +54,7 @@ class Receipts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._days = self._read()
-        self._refused = False
+        self._unwritten = FirstFailures(log, "receipts are not written, verdicts are still counted")
         self.newest: deque[Receipt] = deque(maxlen=_NEWEST_KEPT)
 
     def today(self, local: datetime) -> dict[str, int]:
@@ -97,11 +98,9 @@ class Receipts:
         try:
             yield
         except OSError as error:
-            if not self._refused:
-                log.warning("receipts are not written, verdicts are still counted", cause=str(error))
-            self._refused = True
+            self._unwritten.failed(cause=str(error))
         else:
-            self._refused = False
+            self._unwritten.worked()
 
     def _make_room(self) -> None:
         for path in sorted(self._folder.glob("*.jsonl"))[: -_DAYS_KEPT + 1 or None]:

@@ -127,6 +127,30 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+class FirstFailures:
+    """Logs only the first of several failures in a row of something that is tried again and again.
+
+    Args:
+        log: the logger of the module that tries.
+        event: what a warning says.
+    """
+
+    def __init__(self, log: Any, event: str) -> None:
+        self._log = log
+        self._event = event
+        self._is_failing = False
+
+    def failed(self, **facts: str) -> None:
+        """Note a failure; log it with these facts if the last attempt did not fail."""
+        if not self._is_failing:
+            self._log.warning(self._event, **facts)
+        self._is_failing = True
+
+    def worked(self) -> None:
+        """Note that an attempt did not fail."""
+        self._is_failing = False
+
+
 def configure_logging(
     role: str, *, log_file: Path | None = None, level: int = logging.INFO, bytes_max: int = LOG_BYTES_MAX
 ) -> None:

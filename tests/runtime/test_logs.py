@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from rollcast.runtime.logs import BURST_S, configure_logging, recent_lines
+from rollcast.runtime.logs import BURST_S, FirstFailures, configure_logging, recent_lines
 
 
 def test_json_lines_without_secrets(tmp_path: Path) -> None:
@@ -89,3 +89,16 @@ def test_lines_whose_loop_ends_under_them_are_written_with_the_next(tmp_path: Pa
 
 def numbers_in(file: Path) -> list[int]:
     return [json.loads(line)["number"] for line in file.read_text().splitlines()]
+
+
+def test_only_the_first_of_several_failures_in_a_row_is_logged() -> None:
+    failures = FirstFailures(structlog.get_logger(), "receipts are not written")
+    with structlog.testing.capture_logs() as logged:
+        failures.failed(cause="disk full")
+        failures.failed(cause="disk full")
+        failures.worked()
+        failures.failed(cause="read-only")
+    assert [(entry["event"], entry["cause"]) for entry in logged] == [
+        ("receipts are not written", "disk full"),
+        ("receipts are not written", "read-only"),
+    ]

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from rollcast.runtime import finite_json
+from rollcast.runtime.logs import FirstFailures
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.runtime.steps_file import last_step
 
@@ -32,7 +33,7 @@ class FileSink:
         self._path = path
         self.last_step = _repair(path)
         self._unwritten: deque[bytes] = deque(maxlen=UNWRITTEN_MAX)
-        self._is_failing = False
+        self._failures = FirstFailures(log, "steps cannot be written, and wait")
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write one step's line, unless the file has it already."""
@@ -50,12 +51,10 @@ class FileSink:
         try:
             _append(self._path, b"".join(self._unwritten))
         except OSError as error:
-            if not self._is_failing:
-                log.warning("steps cannot be written, and wait", file=str(self._path), cause=str(error))
-            self._is_failing = True
+            self._failures.failed(file=str(self._path), cause=str(error))
         else:
             self._unwritten.clear()
-            self._is_failing = False
+            self._failures.worked()
 
 
 def _append(path: Path, data: bytes) -> None:
