@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.ledger.event_archive import read_segment, segments, write_segment
 from coordinator.ledger.store import StoryEntry
@@ -68,6 +69,39 @@ async def test_notes_of_our_own_are_all_written_and_memory_is_bounded(monkeypatc
     rows.write("penalised", "c", "x", "y")
     assert ("penalised", "a", "1 times more in 0 s", "penalised a") in ledger.rows
     assert len(rows._written) == 2
+
+
+async def test_thousands_of_members_that_come_back_write_few_lines_and_every_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_log, "LINES_EACH", 2)
+    ledger, clock = Ledger(), Clock()
+    rows = EventRows(ledger, clock, lambda _: None)  # type: ignore[arg-type]
+    with capture_logs() as lines:
+        for number in range(9):
+            rows.write("peer_joined", f"peer {number}", "x as peer", "peer joined")
+        rows.write("peer_left", "peer 1", "it went", "peer left")
+        clock.now += event_log.LINES_INTERVAL_S
+        rows.write("peer_joined", "peer 9", "x as peer", "peer joined")
+        rows.write_left_out()
+    assert len(ledger.rows) == 11
+    joined = [line.get("subject", line.get("more")) for line in lines if line["kind"] == "peer_joined"]
+    assert joined == ["peer 0", "peer 1", 7, "peer 9"]
+    assert [line["subject"] for line in lines if line["kind"] == "peer_left"] == ["peer 1"]
+
+
+async def test_lines_that_were_left_out_are_counted_although_no_other_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "LINES_EACH", 1)
+    clock = Clock()
+    rows = EventRows(Ledger(), clock, lambda _: None)  # type: ignore[arg-type]
+    with capture_logs() as lines:
+        for number in range(3):
+            rows.write("peer_joined", f"peer {number}", "x as peer", "peer joined")
+        rows.write_left_out()
+        clock.now += event_log.LINES_INTERVAL_S
+        rows.write_left_out()
+        rows.write_left_out()
+    assert [line.get("more") for line in lines] == [None, 2]
 
 
 def entries(first: int, count: int = 100) -> list[StoryEntry]:
