@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
 from blake3 import blake3
 
 from coordinator.core.events.events import Event, IdentityNoticed, PeerJoined, PeerLeft
@@ -28,8 +27,6 @@ if TYPE_CHECKING:  # a gateway has none of these
     from coordinator.join import JoinDesk
     from coordinator.ledger.store import RunStore
     from coordinator.shell.shell import Shell
-
-log = structlog.get_logger()
 
 LEDGER_DEADLINE_S = 30.0
 REDIALS_PER_SECOND = 250.0
@@ -211,10 +208,11 @@ class LocalCore:
             return joined.invite
         self._sessions.add(channel)
         self._clones.session_opened(peer_id, opening.instance_id, time.monotonic())
-        log.debug("session opened", peer_id=peer_id)  # a note on the member's coming and going follows
-        if not opening.resumed:
+        if opening.resumed:  # one of thousands, about which the core decides together
+            shell.apply_soon(joined)
+        else:
             channel.send(self._welcome_now())  # before the event, whose actions queue messages behind it
-        shell.apply(joined)
+            shell.apply(joined)
         return joined.invite
 
     def _may_open(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
@@ -236,7 +234,6 @@ class LocalCore:
         if self._sessions.close(channel):  # not if a newer session of the peer has replaced this one
             self._clones.session_closed(channel.peer_id)
             self._shell.apply(PeerLeft(channel.peer_id, channel.ended_because, finished=channel.said_goodbye))
-        log.debug("session ended", peer_id=channel.peer_id, reason=channel.ended_because)
 
     def apply(self, peer_id: PeerId, event: Event) -> None:
         """See CoreLink."""

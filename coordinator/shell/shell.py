@@ -120,6 +120,8 @@ REWARD_PART = "reward_part_"
 GATHER_S = 0.02
 """Seconds between two rounds of what peers send; what comes later than that after the last round is applied with its
 turn of the loop. What is decided together costs less, and the store takes about as long to make it durable."""
+ARRIVED_MOST = 256
+"""Events that are applied at once without waiting for the others of a round: some 10 ms of decisions."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
 
 log = structlog.get_logger()
@@ -198,13 +200,14 @@ class Shell:
 
     def apply_soon(self, event: Event) -> None:
         """Apply what a peer sent together with what others send; only results of the core's own work overtake it."""
-        if not self._arrived:
-            loop, next_at = asyncio.get_running_loop(), self._arrived_applied_at + GATHER_S
-            due = loop.time() >= next_at
-            self._arrived_due = (
-                loop.call_soon(self._apply_arrived) if due else loop.call_at(next_at, self._apply_arrived)
-            )
         self._arrived.append(event)
+        if len(self._arrived) not in (1, ARRIVED_MOST):  # it is arranged already when they are applied
+            return
+        if self._arrived_due is not None:
+            self._arrived_due.cancel()
+        loop, next_at = asyncio.get_running_loop(), self._arrived_applied_at + GATHER_S
+        due = len(self._arrived) == ARRIVED_MOST or loop.time() >= next_at
+        self._arrived_due = loop.call_soon(self._apply_arrived) if due else loop.call_at(next_at, self._apply_arrived)
 
     def _apply_arrived(self) -> None:
         """Apply what has arrived; another event that takes it along leaves nothing for its timer to do too early."""

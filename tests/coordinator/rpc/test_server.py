@@ -400,7 +400,7 @@ async def test_the_more_members_there_are_the_longer_they_spread_when_all_dial_a
 async def test_a_session_that_has_ended_is_closed_before_the_next_one_opens(resumed: bool) -> None:
     """Those of a lost gateway are closed a few a turn: a peer may be back before its turn has come."""
     events = list[Event]()
-    shell = SimpleNamespace(ended_because="", ended_for_good=False, apply=events.append)
+    shell = SimpleNamespace(ended_because="", ended_for_good=False, apply=events.append, apply_soon=events.append)
     desk = SimpleNamespace(invite_of=lambda peer_id: asyncio.sleep(0, "invite"), is_for_cells=None)
     welcome = WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "")
     sessions = Sessions()

@@ -147,6 +147,27 @@ async def test_under_load_events_gather_and_only_results_of_ordered_work_overtak
     assert core.events == [asked[0], *stored, ArrivalsBegan(), *asked[1:], ArrivalsEnded(), LearnerCalled()]
 
 
+async def test_a_round_of_very_many_events_does_not_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.shell.shell.GATHER_S", 600.0)
+    monkeypatch.setattr("coordinator.shell.shell.ARRIVED_MOST", 3)
+    core = ScriptedCore()
+    shell = shell_of(core, Ledger(), [])
+    asked = [WorkRequested(PEER, slots) for slots in range(6)]
+    shell.apply_soon(asked[0])
+    await asyncio.sleep(0)
+    for one in asked[1:3]:
+        shell.apply_soon(one)
+    await asyncio.sleep(0)
+    assert core.events == asked[:1]
+    for one in asked[3:5]:
+        shell.apply_soon(one)
+    await asyncio.sleep(0)
+    assert core.events == [asked[0], ArrivalsBegan(), *asked[1:5], ArrivalsEnded()]
+    shell.apply_soon(asked[5])
+    await asyncio.sleep(0)
+    assert core.events[-1] == ArrivalsEnded(), "the next round waits again"
+
+
 async def test_events_that_another_one_took_along_leave_no_timer_that_applies_later_ones_too_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
