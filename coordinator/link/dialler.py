@@ -22,7 +22,7 @@ from rollcast.wire.ids import RunId
 log = structlog.get_logger()
 
 CONNECT_TIMEOUT_S = 10.0
-DELAY_MOST_S = 1.0  # between two attempts: everybody waits for the core
+DELAY_MOST_S = 0.2  # between two attempts, which cost next to nothing: everybody waits for the core
 # A core that is silent may be busy, so it keeps the link until LinkConnection gives it up, unless another one answers.
 SILENT_S = 2.0
 WATCH_S = 0.25  # between two looks at a silent core, and between two rounds of attempts to find another one
@@ -60,7 +60,8 @@ class LinkDialler:
             Unreachable: there was no core for too long.
         """
         loop = asyncio.get_running_loop()
-        alone_since_s, delays, logged = loop.time(), self._delays(), ""
+        alone_since_s, delays = loop.time(), self._delays()
+        logged = dict[str, str]()  # the last reason by address
         for address in itertools.cycle(self._addresses):
             fix = "check that the coordinator runs, and that core names what its gateways.listen does"
             try:
@@ -71,10 +72,11 @@ class LinkDialler:
                 reason, fix = ": ".join(filter(None, (error.code, error.what, error.cause))), error.fix or fix
             if self._core.was_linked:
                 self._core.was_linked = False
-                alone_since_s, delays, logged = loop.time(), self._delays(), ""
-            if reason != logged:
+                alone_since_s, delays = loop.time(), self._delays()
+                logged.clear()
+            if reason != logged.get(address):
                 log.warning("no link to the core", address=address, reason=reason)
-                logged = reason
+                logged[address] = reason
             if loop.time() - alone_since_s >= self._give_up_s:
                 raise Unreachable(
                     f"no coordinator at {' or '.join(self._addresses)} for {self._give_up_s:g} s",

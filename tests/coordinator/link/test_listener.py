@@ -13,6 +13,7 @@ from random import Random
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.link import frames
 from coordinator.link.connection import LinkConnection
@@ -56,6 +57,21 @@ def dialler(core: RemoteCore, address: str, credentials: TlsCredentials | None) 
         return credentials.ssl_client_context(), RUN
 
     return LinkDialler(core, [address], tls, 0.0, Random(0))  # type: ignore[arg-type]
+
+
+async def no_tls() -> tuple[ssl.SSLContext, RunId]:
+    raise AssertionError("a Unix socket has no TLS")
+
+
+async def test_the_reason_at_each_of_two_addresses_is_logged_once(tmp_path: Path) -> None:
+    core = RemoteCore(hello, lambda _: None)
+    addresses = [str(tmp_path / "one"), str(tmp_path / "two" / "socket")]
+    (tmp_path / "one").write_text("no socket")
+    dialling = asyncio.create_task(LinkDialler(core, addresses, no_tls, 0.5, Random(0)).run())
+    with capture_logs() as lines, pytest.raises(Unreachable):
+        await dialling
+    assert [line["address"] for line in lines] == addresses
+    assert len({line["reason"] for line in lines}) == 2
 
 
 def test_a_path_has_a_slash() -> None:
