@@ -52,7 +52,7 @@ BLOCK_FIGURES = {
     "loop_work_ms_max": "rollcast_loop_work_max_seconds",
 }
 POLL_S = 0.05
-SERVED_POLL_S = 0.5  # between two requests of the metrics, which cost the coordinator time
+SERVED_POLL_S = 0.2  # between two requests of the metrics, which cost the coordinator time
 WARM_UP_S = SCRAPE_EVERY_S  # the first scrape looks back as long before it: not to peers that connect and get work
 FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open files; a reconnection overlaps with the connection that it replaces
 STEP_S = 12.0  # a learner step trains the uploads of this many seconds
@@ -285,6 +285,7 @@ class Load:
         await asyncio.to_thread(self._coordinator.kill)
         killed_s = time.monotonic()
         self._coordinator.start()
+        self._watch.sample()  # it starts on its own core, not on that of the fleet
         if self._keeps_sessions:  # what comes before the core listens was under way
             await asyncio.to_thread(wait_until_listening, self._coordinator, BACK_TIMEOUT_S)
         else:
