@@ -119,7 +119,7 @@ async def _answer(pipe: Pipe, worker: Worker, request: dict[str, Any]) -> None:
         answer = await worker.handle(request)
     except Interrupted:
         return
-    except Exception as error:  # the environment may raise anything
+    except (Exception, SystemExit) as error:  # the environment may raise anything
         answer = {"failed": users_traceback(error)[-FAILURE_LENGTH_MAX:]}
     pipe.send({"id": request["id"], **answer})
 
@@ -178,7 +178,7 @@ class Worker:
         for closing in (*(game.close for game in self._open.values()), self._games.close):
             try:
                 await closing()
-            except Exception:
+            except (Exception, SystemExit):
                 traceback.print_exc()
 
 

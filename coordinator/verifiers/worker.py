@@ -126,7 +126,7 @@ async def _score_together(
         asked = [(Problem.from_json(items[place][0]), texts[place]) for place in short]
         found = dict(zip(short, await verify_many(task, asked, timeout_s), strict=True))
         return [_verdict_of(found.get(place, TOO_LONG)) for place in range(len(items))]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason: FailureReason = "timeout" if isinstance(error, TimeoutError) else "exception"
         return [Failed("", reason, users_traceback(error))] * len(items)
 

@@ -17,11 +17,12 @@ from contextlib import suppress
 from typing import Any
 
 from coordinator.workers.pipe_reader import PipeReader
-from rollcast.runtime.errors import TaskError
+from rollcast.runtime.errors import TaskError, exit_words
 from rollcast.runtime.waits import deadline
 
 START_TIMEOUT_S = 120.0  # a cold import of sympy and friends on a busy machine
 DEATH_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 1.0  # from the end of a process's output to its status, which only messages need
 STDERR_TAIL_BYTES = 2_000
 READ_BYTES = 64 << 10
 # The environment variables that a child needs; any other might hold a secret.
@@ -163,11 +164,21 @@ class LineProcess:
             async with asyncio.timeout(None if timeout_s is None else timeout_s + gather_s), self._reading:
                 while b"\n" not in self._unread:
                     data = await answers.read(READ_BYTES, gather_s)
-                    if not data or len(self._unread) > self._line_bytes_max:
-                        raise WorkerDied("it ended" if not data else "its answer is too long")
+                    if not data:
+                        raise WorkerDied(await self._how_it_ended())
+                    if len(self._unread) > self._line_bytes_max:
+                        raise WorkerDied("its answer is too long")
                     self._unread += data
         except TimeoutError:
             raise WorkerHung(f"no answer within {timeout_s:g} s") from None
+
+    async def _how_it_ended(self) -> str:
+        """Return how the process ended that has closed its output; its status is known a moment later."""
+        if self._process is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STATUS_TIMEOUT_S):
+                    return f"it {exit_words(await self._process.wait())}"
+        return "it closed its output"
 
     async def stop(self, timeout_s: float) -> None:
         """Let the process end by itself, by the end of its stdin, and kill it if it has not ended in time."""

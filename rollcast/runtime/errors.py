@@ -97,6 +97,11 @@ def meanings_of(exit_status: int) -> str:
     )
 
 
+def exit_words(status: int) -> str:
+    """Return how a process ended; a negative status is the number of the signal that killed it."""
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
 class ConfigError(RollcastError):
     code, exit_code = "RC101", 64
 

@@ -54,7 +54,7 @@ def outcome_of(check: Callable[..., Score], *arguments: object) -> Outcome:
         return check(*arguments)
     except ScoringFailure as failure:
         return failure
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return ScoringFailure("exception", users_traceback(error))
 
 

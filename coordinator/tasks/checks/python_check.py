@@ -77,7 +77,7 @@ class PythonChecker(Checker):
                 return _score(await self._call(_arguments(ONE, problem, text)))
         except ScoringFailure as failure:
             return failure
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if limit.expired():  # a function may also raise a TimeoutError of its own
                 return ScoringFailure("timeout", f"the reward function took longer than {timeout_s:g} s")
             return ScoringFailure("exception", users_traceback(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class ScriptedGame:
                     time.sleep(3600)
                 case "raise":
                     raise ValueError("the policy wanted it")
+                case "exit":
+                    sys.exit(3)
                 case "print":
                     print("a library speaks")
                 case "three":

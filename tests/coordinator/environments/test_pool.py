@@ -151,6 +151,7 @@ async def test_a_replayed_game_must_answer_as_before(pool: EnvironmentPool) -> N
 
 UNUSABLE = {
     "raise": ("ValueError: the policy wanted it", True),
+    "exit": ("SystemExit: 3", True),
     "three": (r"instead of \(observation, reward, done\)", True),
     "nan": ("not a finite number", True),
     "long": ("more than 1048576 characters", False),
@@ -167,7 +168,7 @@ async def test_an_answer_that_cannot_be_used_is_a_failure(pool: EnvironmentPool,
         assert failure.value.retryable == retryable
         with pytest.raises(EnvironmentFailed, match="not open"):
             await pool.step(EpisodeId(seed), turn("a"))
-    assert closed(tmp_path) == ["0", "1", "2", "3"]
+    assert closed(tmp_path) == ["0", "1", "2", "3", "4"]
     assert pool.pids == pids
 
 

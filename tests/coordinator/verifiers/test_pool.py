@@ -228,7 +228,7 @@ async def test_crash_does_not_affect_other_items(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         scored = await verdicts(pool, "fine", "crash", *["fine"] * 10, "chatter", *["fine"] * 10)
         failed = [one for one in scored if isinstance(one, Failed)]
-        assert failed == [Failed("1", "crash", "it ended"), Failed("12", "crash", "last words")]
+        assert failed == [Failed("1", "crash", "it was killed by signal 9"), Failed("12", "crash", "last words")]
 
 
 async def test_an_item_that_failed_can_be_scored_again(tmp_path: Path) -> None:

@@ -102,6 +102,16 @@ async def test_a_value_that_is_no_number_is_named_without_our_frames(tmp_path: P
     assert wrong.detail == "the reward function returned None, not a number or numbers by name"
 
 
+async def test_a_function_that_calls_exit_fails_like_one_that_raises(tmp_path: Path) -> None:
+    alone = checker(tmp_path, "import sys\ndef score(completion):\n    sys.exit(3)")
+    (failed,) = await alone.check_many([(PROBLEM, "a")], 1.0)
+    together = checker(tmp_path, "import sys\nasync def score(completion):\n    sys.exit(3)")
+    (failed_together,) = await together.check_many([(PROBLEM, "a")], 1.0)
+    for one in (failed, failed_together):
+        assert isinstance(one, ScoringFailure)
+        assert (one.reason, one.detail.splitlines()[-1]) == ("exception", "SystemExit: 3")
+
+
 @pytest.mark.parametrize("value", [None, "1", [1.0], 1j, {"format": None}, {"": 1.0}])
 def test_anything_else_is_an_error(value: Any) -> None:
     with pytest.raises(TypeError):
