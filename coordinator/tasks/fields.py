@@ -51,8 +51,11 @@ def _text(value: Mapping[str, Any], path: str, where: str) -> str:
     found = _found(value, path, where)
     if isinstance(found, int | float) and not isinstance(found, bool):
         found = json.dumps(found)
-    if not isinstance(found, str) or not found.strip() or _has_surrogates(found):
+    if not isinstance(found, str):
         raise BadRow(where, f"{path!r} is missing or not a text", f"it is {type(found).__name__}")
+    if not found.strip() or _has_surrogates(found):
+        cause = "it has half of a character, a lone surrogate" if found.strip() else "it is empty"
+        raise BadRow(where, f"{path!r} is missing or not a text", cause)
     return found
 
 
@@ -79,4 +82,8 @@ def _plain(value: Any) -> Any:
 
 def _has_surrogates(text: str) -> bool:
     """Decide whether a text has surrogates: JSON can hold half characters, which UTF-8 cannot encode."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

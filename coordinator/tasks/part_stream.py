@@ -115,7 +115,7 @@ class PartStream:
             if token_ids is not None:
                 usable.setdefault(problem_hash(problem), (problem, token_ids))
             if looked_at >= target:
-                if len(usable) * HELD_OUT_SHARE_AIM >= wanted:
+                if len(usable) * HELD_OUT_SHARE_AIM >= wanted or (not usable and looked_at >= wanted * SEARCH_MOST):
                     break
                 target *= 2
         if len(usable) * HELD_OUT_SHARE_MOST < wanted:

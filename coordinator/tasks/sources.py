@@ -83,14 +83,14 @@ def _parquet(config: ParquetTask) -> Iterator[tuple[str, Any]]:
 
 
 def _python(config: PythonTask) -> Iterator[tuple[str, Any]]:
-    """Yield what the user's function yields; it is restarted from its beginning with the coordinator."""
-    where, function = config.path, load_plugin(config.path, "rollcast.tasks")
+    """Yield what the user's function yields, or its list holds; it begins anew with each start of the coordinator."""
+    where, found = config.path, load_plugin(config.path, "rollcast.tasks")
     try:
-        for number, row in enumerate(function(), start=1):
+        for number, row in enumerate(found() if callable(found) else found, start=1):
             yield f"{where}, problem {number}", row
     except TaskError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(
             f"{where} raised an exception", cause=users_traceback(error), fix="correct the function"
         ) from error

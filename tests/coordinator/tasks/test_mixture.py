@@ -172,6 +172,12 @@ def test_too_few_problems_to_hold_out(tmp_path: Path) -> None:
     assert "at most 30" in caught.value.fix
 
 
+def test_a_file_of_which_nothing_is_usable_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="too few problems") as caught:
+        mixture(numbers_file(tmp_path / "n.jsonl", 5000), held_out=10, longest=1)
+    assert "0 different ones are usable: prompts have up to 5 tokens" in caught.value.cause, "of the first 1280"
+
+
 def test_by_default_an_eighth_of_a_small_file_is_held_out(sums: ReasoningGym, tmp_path: Path) -> None:
     small, large = numbers_file(tmp_path / "small", 80), numbers_file(tmp_path / "large", 8000)
     assert [default_held_out(one) for one in (sums, small, large)] == [512, 10, 512]

@@ -40,9 +40,9 @@ def jsonl(path: Path, **settings: Any) -> JsonlTask:
         ('{"prompt": "a"}', "'answer' is missing"),
         ('{"answer": "a"}', "'prompt' is missing"),
         ('{"prompt": "a", "answer": true}', "'answer' is missing or not a text"),
-        ('{"prompt": " ", "answer": "1"}', "'prompt' is missing"),
+        ('{"prompt": " ", "answer": "1"}', "'prompt' is missing or not a text\n  cause: it is empty"),
         ("[" * 100_000, "not JSON"),
-        ('{"prompt": "\\ud800", "answer": "1"}', "'prompt' is missing or not a text"),
+        ('{"prompt": "\\ud800", "answer": "1"}', "half of a character"),
         ('{"prompt": "' + "a" * (1 << 20) + '", "answer": "1"}', "the row is too long"),
     ],
     ids=lambda value: value[:16],
@@ -334,3 +334,16 @@ def test_a_users_function_yields_problems(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="raised an exception") as caught:
         list(good_rows(PythonTask(kind="python", path=f"{tmp_path}/task.py:problems")))
     assert "KeyError: 'oh'" in caught.value.cause
+    (tmp_path / "task.py").write_text("import sys\ndef problems():\n    sys.exit(3)")
+    with pytest.raises(TaskError, match="raised an exception") as caught:
+        list(good_rows(PythonTask(kind="python", path=f"{tmp_path}/task.py:problems")))
+    assert "SystemExit: 3" in caught.value.cause
+    (tmp_path / "task.py").write_text("problems = [{'prompt': 'a', 'answer': 'b'}]")
+    assert list(good_rows(PythonTask(kind="python", path=f"{tmp_path}/task.py:problems"))) == [Row("a", "b")]
+
+
+def test_the_rows_read_so_far_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "b"}\n' * 3)
+    rows = Rows(jsonl(tmp_path / "rows.jsonl"))
+    assert rows.rows_read == 0
+    assert rows.problem_count == rows.rows_read == 3
