@@ -34,6 +34,7 @@ from coordinator.metrics.sinks.all_sinks import open_sinks
 from coordinator.prompts.loading import TaskLoading
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
+from coordinator.prompts.start_report import start_reported
 from coordinator.recovery.authority import run_authority
 from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, check_clock, open_run
 from coordinator.rpc.access import RoleGate
@@ -138,7 +139,9 @@ async def started(
         start = await open_run(ledger, folder, config.run, None if head is None else head.run_id)
         await check_clock(ledger, time.time())
         position = start.mixture_position if head is None else None  # a cell's prompts are the head's
-        problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards, task)
+        task = task or TaskLoading(config)
+        async with start_reported(folder, task.progress):
+            problems = await Problems.start(config, position, start.problems, start.tokenizer, start.rewards, task)
         stack.push_async_callback(problems.close)
         # What is stored is not stored again: the members of a coordinator that takes over wait for each commit.
         if problems.tokenizer.to_json() != start.tokenizer:

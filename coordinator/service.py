@@ -220,6 +220,7 @@ def _prepare(config: CoordinatorConfig) -> RunFolder:
     folder = RunFolder(config.run_folder).prepare()
     try:
         folder.endpoints.unlink(missing_ok=True)
+        folder.starting.unlink(missing_ok=True)
         write_atomically(folder.config / "coordinator.json", dump_json(config).encode())
     except OSError as error:
         raise run_folder_error(folder.root, error) from None

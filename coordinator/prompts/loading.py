@@ -23,10 +23,11 @@ from coordinator.tasks.build import (
 )
 from coordinator.tasks.checks.task import Problem, TaskAdapter
 from coordinator.tasks.evaluation_sets import EvaluationSet, pick, texts_of, with_held_out
-from coordinator.tasks.mixture import PromptMixture, default_held_out
+from coordinator.tasks.mixture import PromptMixture, default_held_out, parts_of
 from coordinator.tasks.multi_task import Mixed
 from coordinator.tasks.part_stream import Wanted
 from coordinator.tasks.row_spool import TaskThread
+from coordinator.tasks.rows import Rows
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.volatility import Volatility
 from coordinator.verifiers.build import build_scorer
@@ -83,6 +84,7 @@ class TaskLoading:
         self.environments = EnvironmentPool(specs, pool.processes, pool.episodes_max) if specs else None
         self.thread = TaskThread()
         self._volatility: Volatility | None = None
+        self._read: list[Rows] = []
         self._is_closed = False
         self._loading = asyncio.create_task(self._load(config))
 
@@ -112,6 +114,11 @@ class TaskLoading:
             await self.thread.run(lambda: loaded.mixture.restore(mixture_position))
         return loaded
 
+    def progress(self) -> str:
+        """Return what the loading does now, for people."""
+        rows = sum(one.rows_read for one in self._read)
+        return f"loading the task: {rows:,} rows read" if rows else "loading the task"
+
     async def close(self) -> None:
         """Stop loading, then the verifiers and the environments, which it may be starting; a second call is ignored."""
         if self._is_closed:
@@ -126,7 +133,7 @@ class TaskLoading:
         starting = asyncio.create_task(self._start_workers())
         try:
             async with deadline(_load_deadline_s(config), "the task to load"):
-                mixture, sets = await self.thread.run(lambda: _mixture(config, self._wanted))
+                mixture, sets = await self.thread.run(lambda: _mixture(config, self._wanted, self._read))
             await starting
         except BaseException:
             starting.cancel()
@@ -182,13 +189,17 @@ def _always(problem_id: str, times: int, step: int) -> bool:
 
 
 def _mixture(
-    config: CoordinatorConfig, is_wanted: Wanted = _always
+    config: CoordinatorConfig, is_wanted: Wanted = _always, read: list[Rows] | None = None
 ) -> tuple[PromptMixture, Mapping[str, EvaluationSet]]:
+    """Build the mixture and the evaluation sets; ``read`` receives the tasks of rows before they are read."""
     seed, sampling = config.run.seed, config.sampling
     task = build_task(config.task, seed)
     others = {
         name: build_single(one.task, part_seed(seed, EVALUATION + name)) for name, one in config.evaluation_sets.items()
     }
+    if read is not None:
+        tasks = [*(part.adapter for part in parts_of(task)), *others.values()]
+        read.extend(one for one in tasks if isinstance(one, Rows))
     tokenizer = run_tokenizer(config.tokenizer, lambda: _tokenizer(task, list(others.values())))
     limits = TokenLimits(tokenizer, sampling.prompt_tokens_max, sampling.new_tokens_max)
     sets: list[EvaluationSet] = []

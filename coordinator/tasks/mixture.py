@@ -57,14 +57,14 @@ def _always(problem_id: str, times: int, step: int) -> bool:
     return True
 
 
-def _parts_of(task: TaskAdapter | Mixed) -> Sequence[Part]:
+def parts_of(task: TaskAdapter | Mixed) -> Sequence[Part]:
     """Return a task's parts; a single task is one without a name."""
     return task.parts if isinstance(task, Mixed) else (Part("", task),)
 
 
 def default_held_out(task: TaskAdapter | Mixed, stages: Sequence[Stage] = ()) -> int:
     """Return how many problems to hold out where nothing is configured: few enough for each part that is a file."""
-    parts = _parts_of(task)
+    parts = parts_of(task)
     shares = _shares([part.name for part in parts], stages)
     files = [(part.adapter.problem_count, shares[part.name]) for part in parts]
     most = [count * HELD_OUT_SHARE_OF_A_FILE / share for count, share in files if count is not None and share > 0.0]
@@ -112,7 +112,7 @@ class PromptMixture:
         self._name = task.name
         self._seed = seed
         self._limits = TokenLimits(tokenizer, prompt_tokens_max, new_tokens_max)
-        parts = _parts_of(task)
+        parts = parts_of(task)
         self._streams = {part.name: PartStream(part, self._limits, seed, wanted) for part in parts}
         self._stages = tuple(stages) or (Stage(0, dict.fromkeys(self._streams, 1.0)),)
         self._sampled = 0

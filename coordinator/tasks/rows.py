@@ -27,12 +27,19 @@ class Rows:
 
     def __init__(self, config: RowsTask) -> None:
         self.name = config.kind
+        self.rows_read = 0
+        """Rows read so far; reading millions takes minutes."""
         self._config = config
         self._checker = build_checker(config.check)
 
     @cached_property
     def _rows(self) -> RowSpool:
-        return RowSpool(good_rows(self._config))
+        return RowSpool(self._counted())
+
+    def _counted(self) -> Iterator[Row]:
+        for row in good_rows(self._config):
+            self.rows_read += 1
+            yield row
 
     @property
     def problem_count(self) -> int | None:

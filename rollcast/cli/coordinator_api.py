@@ -16,6 +16,7 @@ from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, RunFolderError, RunOver, Unreachable, WrongKey
 from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder, is_of_up, no_run
+from rollcast.runtime.start_deadline import StartReport
 from rollcast.web.headers import RUN_HEADER
 from rollcast.wire.joining.error_json import error_from_json
 
@@ -79,6 +80,12 @@ class Target:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if not self.run_folder.exists():
                 raise no_run(self.run_folder, path.name) from None
+            if report := StartReport.read(RunFolder(self.run_folder).starting):
+                raise RunFolderError(
+                    f"the coordinator of {self.run_folder} does not answer yet",
+                    cause=f"it is starting: {report.doing}",
+                    fix="try again once it listens",
+                ) from None
             raise RunFolderError(
                 f"the run folder {self.run_folder} does not name a running coordinator",
                 cause=f"cannot read {path}: {error}",

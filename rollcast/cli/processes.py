@@ -21,11 +21,19 @@ from pydantic import BaseModel
 from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
 from rollcast.runtime.config import plain_values
-from rollcast.runtime.errors import ConfigError, ModelError, ProcessFailed, RollcastError, WaitTimedOut, meanings_of
+from rollcast.runtime.errors import (
+    ConfigError,
+    ModelError,
+    ProcessFailed,
+    RollcastError,
+    WaitTimedOut,
+    exit_words,
+    meanings_of,
+)
 from rollcast.runtime.install import module_command
 from rollcast.runtime.process import processor_time_s
 from rollcast.runtime.run_folder import UP, RunFolder, point_latest, write_atomically, write_json
-from rollcast.runtime.start_deadline import StartDeadline
+from rollcast.runtime.start_deadline import StartDeadline, StartReport
 from rollcast.runtime.waits import backoff_delays_s
 
 if TYPE_CHECKING:
@@ -68,9 +76,8 @@ class Restart:
     log: Path
 
     def __str__(self) -> str:
-        how = f"was killed by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
         when = f"restarting in {self.in_s:.1f} s (restart {self.number} of {self.most})"
-        return f"{self.name} {how}; {when}; log: {self.log}"
+        return f"{self.name} {exit_words(self.status)}; {when}; log: {self.log}"
 
 
 def _restart_delays_s() -> Iterator[float]:
@@ -102,6 +109,8 @@ class Fleet:
     on_restart: Callable[[Restart], None] = lambda restart: None
     #: Called once with the failure of each peer that the run goes on without.
     on_loss: Callable[[ProcessFailed], None] = lambda failure: None
+    #: Called with what the coordinator does while it starts, about once a second from the first second on.
+    on_starting: Callable[[str], None] = lambda doing: None
     #: Makes the delays of one process's restarts, in seconds.
     restart_delays_s: Callable[[], Iterator[float]] = _restart_delays_s
     _delays: dict[str, Iterator[float]] = field(default_factory=dict)
@@ -157,13 +166,21 @@ class Fleet:
             RunFolderError: the link to the newest run cannot be created.
         """
         self.folder.endpoints.unlink(missing_ok=True)
+        self.folder.starting.unlink(missing_ok=True)  # of a coordinator that was killed while it started
         self._spawn("coordinator", "coordinator")
         deadline = StartDeadline(self.config.start_timeout_s, time.monotonic())
+        reported: StartReport | None = None
         while not self.folder.endpoints.exists():
             if stop.is_set():
                 return None
             self.check()
-            why = deadline.passed(time.monotonic(), processor_time_s(self.processes["coordinator"].pid))
+            now_s, used_s = time.monotonic(), processor_time_s(self.processes["coordinator"].pid)
+            report = StartReport.read(self.folder.starting)
+            if report is not None and report != reported:
+                reported = report
+                self.on_starting(report.doing)
+                deadline.restart(now_s, used_s)
+            why = deadline.passed(now_s, used_s)
             if why:
                 raise WaitTimedOut(
                     "the coordinator does not listen",

@@ -208,6 +208,7 @@ async def _run(fleet: Fleet, console: Console, *, live: bool, json_output: bool)
         console.print(str(failure), soft_wrap=True, highlight=False, markup=False)
 
     fleet.on_restart, fleet.on_loss, fleet.restart_peers = restarting, lost, True
+    fleet.on_starting = view.starting
 
     async def at_end() -> None:
         view.close()

@@ -36,7 +36,7 @@ class UpConfig(ConfigModel):
     """Folder in which each run creates its own; `latest` points to the newest."""
     start_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds of processor time within which the coordinator must listen. By the clock a busy machine may take longer,
-    as long as the coordinator gets on."""
+    as long as the coordinator gets on. Loading the task does not count: it has a deadline of its own."""
     stop_timeout_s: float = Field(15.0, gt=0.0)
     """Seconds that a process has to stop in order before it is killed."""
     restarts_max: int = Field(10, ge=0)

@@ -37,6 +37,10 @@ class LiveView:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
+    def starting(self, doing: str) -> None:
+        """Show what the coordinator does before it answers."""
+        self._live.update(Text(f"starting    {doing}"))
+
     def update(self, status: Status, ended: Mapping[str, int]) -> None:
         """Show a status (the coordinator's /api/v1/status) and the exit statuses of processes that have ended."""
         self._live.update(render(status, ended))
@@ -54,6 +58,12 @@ class PlainView:
         self._next_at = 0.0
         self._phase = ""
         self._alerts: set[str] = set()
+
+    def starting(self, doing: str) -> None:
+        """Print what the coordinator does before it answers, if a line is due."""
+        if time.monotonic() >= self._next_at:
+            self._next_at = time.monotonic() + _PLAIN_EVERY_S
+            self._console.print(f"starting    {doing}", soft_wrap=True, highlight=False, markup=False)
 
     def update(self, status: Status, ended: Mapping[str, int]) -> None:
         """Print new alerts, and a line if one is due."""

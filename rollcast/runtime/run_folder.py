@@ -127,6 +127,11 @@ class RunFolder:
         return self.root / "endpoints.json"
 
     @property
+    def starting(self) -> Path:
+        """What the coordinator is doing while it starts; missing before and afterwards."""
+        return self.root / "starting.json"
+
+    @property
     def summary(self) -> Path:
         """Summary of the whole run, written at its end."""
         return self.root / "summary.json"

@@ -21,6 +21,7 @@ from rollcast.runtime.errors import (
     Unreachable,
     WrongKey,
 )
+from rollcast.runtime.start_deadline import StartReport
 from rollcast.web.headers import RUN_HEADER
 from rollcast.wire.identity.tls import RunCA, TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
@@ -205,3 +206,10 @@ async def test_a_run_that_is_over_says_what_to_do_instead(tmp_path: Path, phase:
         await fetched(in_folder(tmp_path, "http://127.0.0.1:1"))
     assert over.value.cause == f"it ended: {phase}"
     assert fix in over.value.fix
+
+
+async def test_a_coordinator_that_starts_says_what_it_does(tmp_path: Path) -> None:
+    StartReport.write(tmp_path / "starting.json", "loading the task: 1,000 rows read")
+    with pytest.raises(RunFolderError, match="does not answer yet") as starting:
+        await fetched(Target(tmp_path))
+    assert starting.value.cause == "it is starting: loading the task: 1,000 rows read"

@@ -248,6 +248,40 @@ async def test_stopped_process_is_not_restarted(fleet: Fleet) -> None:
     await fleet.stop()
 
 
+#: Loads for two seconds, reports so four times, and listens.
+LOADING = """
+import json, pathlib, sys, time, tomllib
+root = pathlib.Path(tomllib.load(open(sys.argv[2], "rb"))["run_folder"])
+for number in range(4):
+    (root / "starting.tmp").write_text(json.dumps({"doing": f"loading the task: {number} rows read"}))
+    (root / "starting.tmp").rename(root / "starting.json")
+    time.sleep(0.5)
+""" + COORDINATOR.replace("import json, pathlib, sys, time, tomllib", "(root / 'starting.json').unlink()")
+STUCK = LOADING.replace("time.sleep(0.5)", "time.sleep(60)")
+
+
+async def test_a_coordinator_that_reports_its_loading_is_waited_for(fleet: Fleet) -> None:
+    doing: list[str] = []
+    fleet.on_starting = doing.append
+    fleet.config = fleet.config.model_copy(update={"start_timeout_s": 1.5})
+    fleet.programs["coordinator"] = [sys.executable, "-c", LOADING]
+    fleet.prepare()
+    assert await fleet.start(asyncio.Event()) is not None
+    await fleet.stop()
+    assert doing == [f"loading the task: {number} rows read" for number in range(4)]
+
+
+async def test_a_coordinator_whose_report_stays_the_same_times_out(fleet: Fleet) -> None:
+    fleet.config = fleet.config.model_copy(update={"start_timeout_s": 1.0})
+    fleet.programs["coordinator"] = [sys.executable, "-c", STUCK]
+    fleet.prepare()
+    try:
+        with pytest.raises(WaitTimedOut, match="the coordinator does not listen"):
+            await fleet.start(asyncio.Event())
+    finally:
+        await fleet.stop()
+
+
 async def test_wait_for_a_silent_coordinator_times_out(fleet: Fleet) -> None:
     fleet.config = fleet.config.model_copy(update={"start_timeout_s": 0.2})
     fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]

@@ -99,6 +99,15 @@ def test_line() -> None:
     assert "T_bcast p95 0.391 s  12480 tokens/s  peers 2  waiting for 3 of 32 groups" in shown
 
 
+def test_a_start_is_shown_when_a_line_is_due() -> None:
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    view = PlainView(console)
+    for rows in (1, 2, 3):
+        view.starting(f"loading the task: {rows} rows read")
+    console.file.close()
+    assert console.export_text() == "starting    loading the task: 1 rows read\n"
+
+
 @given(st.lists(st.floats(-1, 2), max_size=300), st.integers(1, 80))
 def test_sparkline_fits(values: list[float], width: int) -> None:
     assert len(sparkline(values, width)) == min(len(values), width)
