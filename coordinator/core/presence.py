@@ -78,7 +78,8 @@ class Presence:
             actions.append(told(self._state, event.peer_id))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
         # The newest few: a peer that missed some versions may follow their deltas.
-        latest = self._state.announced.latest(NEWEST_KEPT)
+        heard = -1 if event.heard_version is None else event.heard_version
+        latest = [version for version in self._state.announced.latest(NEWEST_KEPT) if version > heard]
         actions += [SendAnnouncement((event.peer_id,), version) for version in latest]
         return actions + issue(self._state, now)
 

@@ -139,7 +139,7 @@ class RemoteCore:
 
     def _resume(self, session: _Session, link: LinkConnection) -> None:
         opening, session.is_known = session.opening, True
-        link.send(frames.Open(session.number, session.held.joined, opening.instance_id, opening.address, True))
+        link.send(frames.Open(session.number, session.held.resumed(), opening.instance_id, opening.address, True))
         for event in session.held.repeated():
             link.send(frames.told(session.number, event))
         for accusation in session.accusations:

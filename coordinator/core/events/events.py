@@ -54,6 +54,7 @@ class PeerJoined:
     invite: str = ""  # id of the invite with which the identity joined, empty if unknown
     sampler: str = ""  # kind of engine and device that it names, such as "jax-cpu"; empty if it has none
     is_cell: bool = False  # a cell's uplink: the members of the cell generate what it uploads
+    heard_version: Version | None = None  # newest one announced in this session, which its gateway kept; None: none was
 
 
 @dataclass(frozen=True, slots=True)

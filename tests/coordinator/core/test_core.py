@@ -478,6 +478,9 @@ def test_a_restored_core_continues_where_the_ledger_ends() -> None:
     sent = [action for action in world.handle(joined("a")) if isinstance(action, SendAnnouncement)]
     latest = sorted(restored.versions)[-8:]
     assert sent == [SendAnnouncement((A,), version) for version in latest], "a chain of deltas can be followed"
+    resumed = world.handle(replace(joined("b"), heard_version=latest[0]))
+    sent = [action for action in resumed if isinstance(action, SendAnnouncement)]
+    assert sent == [SendAnnouncement((B,), version) for version in latest[1:]], "the others were announced to it"
     world.handle(held("a", 5))
     world.handle(wants("a", 1))
     ((lease, _),) = world.take("a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.core.events.events import (
     HeartbeatReceived,
     LeasesReturned,
@@ -54,6 +56,19 @@ def test_a_heartbeat_without_links_is_repeated_with_those_reported_before() -> N
     assert isinstance(repeated, HeartbeatReceived)
     assert repeated.facts.tokens_generated == 2
     assert repeated.facts.links == facts_of(linked).links
+
+
+def announcement(version: int) -> pb.CoordinatorMessage:
+    record = pb.VersionRecord(epoch=0, version=version).SerializeToString()
+    return pb.CoordinatorMessage(announcement=pb.VersionAnnouncement(record=pb.Signed(payload=record)))
+
+
+def test_the_newest_version_that_was_announced_is_named() -> None:
+    session = HeldSession(JOINED)
+    assert session.resumed().heard_version is None
+    for version in (0, 3, 2):
+        session.delivered(announcement(version))
+    assert session.resumed() == replace(session.joined, heard_version=Version(3))
 
 
 def test_slots_that_were_leased_are_not_asked_for_again() -> None:
