@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
+from coordinator.http.requests import READ_DEADLINE_S
 from coordinator.http.routes import Answer, Body, Call, Route
 from coordinator.join import InviteIssuer, token_hash
 from coordinator.ledger.sql_invites import ID_LENGTH
@@ -199,7 +200,7 @@ class InviteRoutes:
         ]
 
     async def _list(self, _call: Call) -> Answer:
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to list invites"):
+        async with deadline(READ_DEADLINE_S, "the ledger to list invites"):
             stored = await self._ledger.invites(LISTED_MAX)
         banned = self._acts.banned()
         listed = [

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from coordinator.http.requests import READ_DEADLINE_S
 from coordinator.http.routes import Answer, Call, Caller, Query, Route
 from coordinator.ledger.sql_access import AccessStore, AuditRow
 from rollcast.runtime.waits import deadline
@@ -16,7 +17,7 @@ DONE = "done"
 TEXT_LENGTH_MAX = 65_536  # room for a whole body: thousands of peers may be drained at once
 #: Strangers can be refused as often as they like, and each row is a durable write: further ones are only counted.
 REFUSALS_PER_HOUR = 120
-LEDGER_DEADLINE_S = 30.0
+LEDGER_DEADLINE_S = 30.0  # to store a row
 
 
 class AuditLog:
@@ -49,8 +50,12 @@ class AuditLog:
         await self._write(caller, act, subject, detail, why)
 
     async def rows(self, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
-        """Return the newest rows with numbers below ``before`` (None: all), newest first."""
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to read the audit log"):
+        """Return the newest rows with numbers below ``before`` (None: all), newest first.
+
+        Raises:
+            StoreError, WaitTimedOut: they cannot be read.
+        """
+        async with deadline(READ_DEADLINE_S, "the ledger to read the audit log"):
             return await self._store.audit_rows(before, limit)
 
     async def _write(self, caller: Caller, act: str, subject: str, detail: str, outcome: str) -> None:

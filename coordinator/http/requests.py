@@ -22,6 +22,8 @@ from rollcast.runtime.errors import (
 from rollcast.wire.joining.error_json import error_to_json
 
 BODY_DEADLINE_S = 5.0
+READ_DEADLINE_S = 5.0
+"""Seconds for a store to return what a page shows; then the answer has status 503, and the page asks again."""
 BODY_BYTES_MAX = 64 << 10
 PARAMETER_LENGTH_MAX = 256
 QUERY_KEYS_MAX = 32

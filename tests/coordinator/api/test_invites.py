@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from inspect import signature
@@ -95,6 +96,14 @@ async def test_invite_is_created_listed_and_revoked(site: Site, role: str) -> No
     for wrong in ({"quota": 0}, {"role": "learner"}, {"lifetime_s": 1}, {"note": "x" * 121}):
         assert (await page.post(PATH, wrong))[0] == 400
     assert (await page.post(PATH, {}, None))[0] == 401
+
+
+async def test_a_store_that_does_not_answer_is_named_soon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.api.invites.READ_DEADLINE_S", 0.05)
+    monkeypatch.setattr(Ledger, "invites", lambda *_: asyncio.get_running_loop().create_future())
+    status, answer = await site.page.get(PATH)
+    assert (status, answer["code"]) == (503, "RC201")
+    assert "to list invites" in answer["what"]
 
 
 async def test_a_ban_of_an_invite_puts_all_its_identities_out_and_outlives_the_coordinator(site: Site) -> None:

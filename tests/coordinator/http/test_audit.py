@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,12 @@ async def test_refusals_are_bounded_and_counted(tmp_path: Path, monkeypatch: pyt
     assert last.detail == "and 7 earlier refusals that were not recorded"
     assert len(done.detail) == audit.TEXT_LENGTH_MAX
     await ledger.close()
+
+
+async def test_a_store_that_does_not_answer_is_named_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.http.audit.READ_DEADLINE_S", 0.05)
+    async with served(tmp_path, Given()) as page:
+        monkeypatch.setattr(Ledger, "audit_rows", lambda *_: asyncio.get_running_loop().create_future())
+        status, answer = await page.get("/api/v1/audit")
+    assert (status, answer["code"]) == (503, "RC201")
+    assert "the audit log" in answer["what"]
