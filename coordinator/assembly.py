@@ -52,6 +52,7 @@ from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.flight_recorder import Recorder
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
+from coordinator.shell.upload_refusal import UploadRefusal
 from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import open_store
 from coordinator.tasks.build import has_flawed_teacher
@@ -107,6 +108,7 @@ class Coordinator:
     invites: InviteIssuer
     metrics: CoordinatorMetrics
     disk: DiskGuard
+    refusal: UploadRefusal
     start: RunStart
     fleet_handle: FleetHandle
 
@@ -235,6 +237,7 @@ def _assemble(
     sessions, fleet_handle, store = Sessions(), FleetHandle(), config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
     metrics = CoordinatorMetrics(lambda: fleet_handle.merged(shell.exported_status()), lambda: shell.broadcast())
+    refusal = UploadRefusal(folder.root, disk, ledger, metrics.loop_lag, is_shared=bool(store.url))
     sink = open_sinks(config.metrics, folder, metrics.registry, run_id=run_id, run_name=config.run.name)
     stack.push_async_callback(asyncio.to_thread, sink.close)
     shell = Shell(
@@ -245,7 +248,7 @@ def _assemble(
         sink=sink,
         clock=time.monotonic,
         observe_answer_s=metrics.upload_answer_s.observe,
-        refuses_uploads=lambda: disk.refusing or metrics.loop_lag.sheds or not ledger.is_reached,
+        refuses_uploads=lambda: refusal.now() is not None,
         learner_values=start.learner_values,
         learner_lives=start.learner_lives,
         record=record,
@@ -289,6 +292,7 @@ def _assemble(
         invites=invites,
         metrics=metrics,
         disk=disk,
+        refusal=refusal,
         start=start,
         fleet_handle=fleet_handle,
     )
@@ -393,7 +397,7 @@ def _http_parts(coordinator: Coordinator) -> HttpParts:
         desk=coordinator.desk,
         invites=coordinator.invites,
         metrics=coordinator.metrics,
-        disk=coordinator.disk,
+        refusal=coordinator.refusal,
         orders=coordinator.start.orders,
         fleet_handle=coordinator.fleet_handle,
         tokenizer=coordinator.problems.tokenizer,

@@ -28,6 +28,7 @@ from coordinator.ledger.saved_orders import Orders
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.metrics.sinks.file import FileSink
 from coordinator.shell.shell import Shell
+from coordinator.shell.upload_refusal import UploadRefusal
 from coordinator.stores.sqlite import Ledger
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
@@ -203,6 +204,8 @@ def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpPa
     )
     desk.grpc_address = "127.0.0.1:1"
     fleet_handle = FleetHandle()
+    metrics = CoordinatorMetrics(lambda: fleet_handle.merged(shell.status()), shell.broadcast)
+    disk = DiskGuard(folder.root, free_bytes_min=0, ballast_bytes=0)
     invites = InviteIssuer(desk, run_id=RUN_ID, ca_sha256=ca.fingerprint, learner_public_key=learner.public_key.hex())
     return HttpParts(
         config=config,
@@ -212,8 +215,8 @@ def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpPa
         shell=cast(Shell, shell),
         desk=desk,
         invites=invites,
-        metrics=CoordinatorMetrics(lambda: fleet_handle.merged(shell.status()), shell.broadcast),
-        disk=DiskGuard(folder.root, free_bytes_min=0, ballast_bytes=0),
+        metrics=metrics,
+        refusal=UploadRefusal(folder.root, disk, ledger, metrics.loop_lag, is_shared=False),
         orders=Orders(),
         fleet_handle=fleet_handle,
         tokenizer=Tokenizer((), string.printable),

@@ -33,13 +33,13 @@ from coordinator.http.routes import RawRoute, Route, Topic
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
 from coordinator.join import InviteIssuer, JoinDesk
-from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.saved_orders import OrderRecorder, Orders
 from coordinator.ledger.store import CompactingStore
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.shell.activation_solver import PreviewSolver
 from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.shell import Shell
+from coordinator.shell.upload_refusal import UploadRefusal
 from coordinator.views.alerts import Health
 from coordinator.views.registry import ViewedRun
 from rollcast.runtime.errors import RunOver
@@ -63,7 +63,7 @@ class HttpParts:
     desk: JoinDesk
     invites: InviteIssuer
     metrics: CoordinatorMetrics
-    disk: DiskGuard
+    refusal: UploadRefusal
     orders: Orders
     fleet_handle: FleetHandle
     tokenizer: TextTokenizer
@@ -193,14 +193,5 @@ def _viewed(coordinator: HttpParts) -> ViewedRun:
 
 
 def _health(coordinator: HttpParts) -> Health:
-    """Return whether uploads are refused now, and why; see the shell's ``refuses_uploads``."""
-    if coordinator.disk.refusing:
-        return Health(f"the disk of {coordinator.folder.root} is almost full", "Free space on it.")
-    if not coordinator.ledger.is_reached:
-        fix = "Look at the database of store.url: whether it runs, has space on its disk, and has connections left."
-        if not coordinator.config.store.url:
-            fix = "Look at the disk of the run folder: a commit there takes seconds."
-        return Health("the store does not answer", fix)
-    if coordinator.metrics.loop_lag.sheds:
-        return Health("this coordinator is too busy", "Stop other programs on its machine, or use gateways.")
-    return Health()
+    refusal = coordinator.refusal.now()
+    return Health() if refusal is None else Health(refusal.why, refusal.fix)

@@ -22,8 +22,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from coordinator.api.wiring import _health
 from coordinator.http.openapi import PATH
+from coordinator.shell.upload_refusal import Refusal
 from coordinator.views.alerts import Health
-from rollcast.runtime.run_folder import RunFolder
 from tests.coordinator.http.hostile_requests import TEXTS, bodies, queries
 from tests.coordinator.running import WAIT_S, Member, running
 
@@ -176,19 +176,8 @@ def test_docs_name_every_route(run: Run) -> None:
     assert told <= {*rows, *(line for line in told if "/api/v1/stream" in line)}
 
 
-def test_the_dashboard_says_why_uploads_are_refused(tmp_path: Path) -> None:
-    def health(*, full: bool = False, reached: bool = True, busy: bool = False, url: str = "") -> Health:
-        parts: Any = SimpleNamespace(
-            disk=SimpleNamespace(refusing=full),
-            ledger=SimpleNamespace(is_reached=reached),
-            metrics=SimpleNamespace(loop_lag=SimpleNamespace(sheds=busy)),
-            config=SimpleNamespace(store=SimpleNamespace(url=url)),
-            folder=RunFolder(tmp_path),
-        )
-        return _health(parts)
-
-    assert health() == Health()
-    assert "almost full" in health(full=True, reached=False).refusing
-    assert "disk of the run folder" in health(reached=False, busy=True).fix
-    assert "database" in health(reached=False, url="postgresql://a@/b").fix
-    assert "too busy" in health(busy=True).refusing
+def test_the_dashboard_says_why_uploads_are_refused() -> None:
+    refusals = iter([None, Refusal("the store does not answer", "Look at it.")])
+    parts: Any = SimpleNamespace(refusal=SimpleNamespace(now=lambda: next(refusals)))
+    assert _health(parts) == Health()
+    assert _health(parts) == Health("the store does not answer", "Look at it.")
