@@ -88,6 +88,7 @@ def _replays(folder: RunFolder) -> dict[str, float]:
 
 def _wall_time(folder: RunFolder) -> dict[str, float]:
     found = account(folder)
+    assert found is not None  # its learner has reported
     shares = {share.cause: share.share for share in found.shares}
     return {
         "unaccounted_share": abs(found.unaccounted),

@@ -14,7 +14,7 @@ from coordinator.ledger.sql_facts import peer_names
 from coordinator.report import wall_time
 from coordinator.stores.reader import has_run, reading
 from coordinator.views.runs import steps_view
-from rollcast.runtime.errors import RunFolderError, StoreError
+from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder, no_run
 from rollcast.runtime.steps_file import StepsFile
 
@@ -84,7 +84,7 @@ def read_facts(folder: RunFolder) -> Facts:
         summary=summary or _summary_so_far(folder, steps),
         is_over=bool(summary),
         steps=steps,
-        account=_account(folder),
+        account=wall_time.account(folder),
         peers=peers[:PEERS_SHOWN],
         peers_left_out=max(0, len(peers) - PEERS_SHOWN),
         events=events,
@@ -122,13 +122,6 @@ def _summary_so_far(folder: RunFolder, steps: tuple[Mapping[str, Any], ...]) -> 
         "staleness_max_trained": last.get("staleness_max_trained"),
         "wall_s": last.get("elapsed_s"),
     }
-
-
-def _account(folder: RunFolder) -> wall_time.Account | None:
-    try:
-        return wall_time.account(folder)
-    except StoreError:  # no learner has reported
-        return None
 
 
 def _peers(connection: RunReader) -> tuple[PeerWork, ...]:

@@ -12,7 +12,6 @@ from coordinator.core.members.progress import WAITED
 from coordinator.ledger.event_archive import read_segment, segments
 from coordinator.ledger.sql import RunReader
 from coordinator.stores.reader import reading
-from rollcast.runtime.errors import StoreError
 from rollcast.runtime.run_folder import RunFolder
 
 #: Parts of a step as the learner reports them, and their names here.
@@ -89,20 +88,20 @@ class _Sum:
             self.whose[whom] = self.whose.get(whom, 0.0) + seconds
 
 
-def account(folder: RunFolder, *, since_unix_s: float | None = None) -> Account:
-    """Sum up the run's wall time by cause.
+def account(folder: RunFolder, *, since_unix_s: float | None = None) -> Account | None:
+    """Sum up the run's wall time by cause; None if no learner has reported yet.
 
     With ``since_unix_s`` only steps reported after it count, and time outside steps is one cause.
 
     Raises:
-        StoreError: the ledger cannot be read, or no learner has reported yet.
+        StoreError: the ledger cannot be read.
     """
     with reading(folder) as connection:
         lives = _lives(connection)
         steps = _steps(connection, since_unix_s or 0.0)
         waits = _waits(connection, folder.events)
     if not lives.lives:
-        raise StoreError("no learner has reported to this run yet", fix="retry after its first step")
+        return None
     last = lives.lives[-1]
     doing = Doing(last.phase, last.detail, last.phase_since_unix_s, last.said_unix_s) if last.phase else None
     if since_unix_s is None:

@@ -200,16 +200,19 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
         Print one JSON object.
     """
     from coordinator.ledger.sql_facts import peer_names
-    from coordinator.report.wall_time import account
+    from coordinator.report.wall_time import Account, account
     from coordinator.stores.reader import reading
 
     since_unix_s = None if not since else datetime.now(UTC).timestamp() - seconds_of(since)
     folder = RunFolder(run_folder)
-    found = account(folder, since_unix_s=since_unix_s)
+    found = account(folder, since_unix_s=since_unix_s) or Account(0.0, 0, (), 0.0)
     if json_output:
         print(json.dumps(asdict(found) | {"utilisation": found.utilisation}, indent=2))
         return 0
     console = Console()
+    if not since and not found.shares:
+        console.print("No step was trained yet: no learner has reported to this run.")
+        return 0
     if since and not found.shares:
         console.print(f"The run recorded nothing in the last {since}. Leave out --since to see the whole run.")
         return 0

@@ -65,6 +65,16 @@ async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert abs(account["unaccounted"]) < 0.01
 
 
+async def test_why_before_a_learner_has_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await Ledger.open(tmp_path / "store.sqlite").close()
+    assert why(tmp_path) == 0
+    assert capsys.readouterr().out == "No step was trained yet: no learner has reported to this run.\n"
+    assert why(tmp_path, since="1h") == 0
+    assert "nothing in the last 1h" in capsys.readouterr().out
+    assert why(tmp_path, json_output=True) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 0
+
+
 async def test_why_says_how_far_the_warm_start_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lives = LearnerLives()
     began = {"life_began_unix_s": 43_200.0, "life_starting_s": 5.0}
