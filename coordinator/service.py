@@ -24,7 +24,7 @@ from coordinator.report.summary import write_summary
 from coordinator.stores.leadership import Leadership
 from coordinator.stores.opening import leadership_of
 from rollcast.runtime.config import dump_json
-from rollcast.runtime.errors import LeadershipLost, WaitTimedOut
+from rollcast.runtime.errors import LeadershipLost, StoreError, WaitTimedOut
 from rollcast.runtime.process import (
     EXIT_INTERRUPTED,
     collect_garbage_in_small_steps,
@@ -39,7 +39,9 @@ log = structlog.get_logger()
 
 GOODBYE_S = 3.0  # for peers to receive their Stop and disconnect
 LAST_STATUS_S = 1.2  # pages are updated once a second and should show how the run ended
-SUMMARY_DEADLINE_S = 120.0
+SUMMARY_DEADLINE_S = 120.0  # also for millions of rollouts to be counted
+AWAY_MOST_S = 30.0  # in a row, for which a finished run waits with its summary for a store that does not answer
+AWAY_POLL_S = 0.25
 # The same where the run was only stopped. The whole must take less than the 30 s or more after which service managers
 # kill, also during an outage of the store: goodbyes, this, the ledger's last commit, and the leadership's end.
 STOPPED_SUMMARY_DEADLINE_S = 8.0
@@ -139,7 +141,7 @@ async def _coordinate(
             await _wait_for_goodbyes(coordinator)
             # A failed run is not resumed before a person has examined it.
             await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
-            await _write_summary(coordinator, reason, SUMMARY_DEADLINE_S)
+            await _write_last_summary(coordinator, reason)
         except Exception:
             if failure is None:
                 raise
@@ -190,6 +192,37 @@ async def _wait_for_goodbyes(coordinator: Coordinator) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(GOODBYE_S):
             await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))
+
+
+async def _write_last_summary(coordinator: Coordinator, reason: str) -> None:
+    """Write the summary of a run that is over, and give up a store that does not answer for AWAY_MOST_S.
+
+    Raises:
+        StoreError: the store does not answer.
+        WaitTimedOut: it answers, and the summary was not written within SUMMARY_DEADLINE_S.
+    """
+    loop, away_since_s = asyncio.get_running_loop(), None
+    writing = asyncio.create_task(_write_summary(coordinator, reason, SUMMARY_DEADLINE_S))
+    try:
+        while not (await asyncio.wait((writing,), timeout=AWAY_POLL_S))[0]:
+            if coordinator.ledger.is_reached:
+                away_since_s = None
+            elif away_since_s is None:
+                away_since_s = loop.time()
+                log.warning("the run is over, and its summary waits for the store", most_s=AWAY_MOST_S)
+            elif loop.time() - away_since_s >= AWAY_MOST_S:
+                raise StoreError(
+                    f"the run is over, and its summary is not written: the store did not answer for {AWAY_MOST_S:g} s",
+                    fix="start the coordinator again once the store answers: it then writes the summary and ends",
+                )
+        writing.result()
+    finally:
+        await _cancel(writing)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _write_summary(coordinator: Coordinator, reason: str, within_s: float) -> None:

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator import service
 from coordinator.assembly import check
@@ -258,6 +260,32 @@ async def test_a_run_whose_store_does_not_answer_stops_without_its_summary(
         assert await coordinator.ended() == 130
         assert not coordinator.folder.summary.exists()
         answers_again.set()
+
+
+async def test_a_finished_run_whose_store_does_not_answer_says_what_it_waits_for_and_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "AWAY_POLL_S", 0.01)
+    monkeypatch.setattr(service, "AWAY_MOST_S", 0.05)
+    answers_again, written = asyncio.Event(), list[str]()
+    ledger = SimpleNamespace(is_reached=False)
+
+    async def write(_coordinator: object, reason: str, _within_s: float) -> None:
+        await answers_again.wait()
+        written.append(reason)
+
+    monkeypatch.setattr(service, "_write_summary", write)
+    finished = cast(service.Coordinator, SimpleNamespace(ledger=ledger))
+    with capture_logs() as lines, pytest.raises(StoreError, match="did not answer for") as gone:
+        await service._write_last_summary(finished, "finished")
+    assert "start the coordinator again" in gone.value.fix
+    assert [line["event"] for line in lines] == ["the run is over, and its summary waits for the store"]
+    monkeypatch.setattr(service, "AWAY_MOST_S", 600.0)
+    writing = asyncio.create_task(service._write_last_summary(finished, "finished"))
+    await asyncio.sleep(0.03)
+    answers_again.set()
+    await writing
+    assert written == ["finished"]
 
 
 async def test_coordinator_killed_after_the_learner_finished_writes_the_summary_on_restart(
