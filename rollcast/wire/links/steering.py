@@ -1,4 +1,4 @@
-"""Adapt an open connection to its path as it is measured: congestion control by its losses, window by its rate."""
+"""Adapt an open connection to its path as it is measured: congestion control, window, and part of the uplink."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rollcast.wire.links.tcp import (
     UNCAPPED,
     WINDOW_BYTES,
     SocketOptions,
+    acknowledged_bytes,
     bbr_problem,
     measure_path,
     open_window,
@@ -20,6 +21,7 @@ from rollcast.wire.links.tcp import (
     use_congestion_control,
     window_bytes_for,
 )
+from rollcast.wire.links.uplink_share import UNLIMITED, SentFigures, UplinkShare
 
 log = structlog.get_logger()
 
@@ -27,8 +29,11 @@ _LOOK_EVERY_S = 0.25
 # Pacing keeps bursts out of the queues along a path. Within a building there are none worth it, and its timers and
 # small segments would cost a fifth of the processor time of a link.
 _PACED_FROM_RTT_S = 0.001
-_PACED_BYTES_PER_SECOND_MOST = 1 << 40
+# A link within a local network does not use the uplink that the others share.
+_SHARED_FROM_RTT_S = 0.005
+_SMALL_BYTES = 1 << 10  # so few, of a message, do not count as waiting
 _UPLINK = UplinkChoices()  # that of this process
+_SHARE = UplinkShare()  # of the same
 _GAP_S = 1.0  # bytes that come after a longer pause do not show how fast the link is
 
 
@@ -38,6 +43,7 @@ class LinkSteering:
     def __init__(self, sock: socket.socket, options: SocketOptions) -> None:
         self._sock = sock
         self._auto = options.congestion_control == AUTO
+        self._shares = False
         self._unpaced = options.pacing_bytes_per_second >= UNCAPPED
         self._choice = CongestionChoice(_UPLINK)
         self._sent_look_s = 0.0
@@ -65,9 +71,34 @@ class LinkSteering:
         path = measure_path(self._sock)
         if self._unpaced and path.least_rtt_s >= _PACED_FROM_RTT_S:
             self._unpaced = False
-            pace(self._sock, _PACED_BYTES_PER_SECOND_MOST)
+            self._shares = path.least_rtt_s >= _SHARED_FROM_RTT_S
+            self.pace(UNLIMITED)
         if self._choice.look(path, now) and self._auto:
             self._change()
+
+    def waits(self, waiting_bytes: int, now: float) -> None:
+        """Note how many bytes wait to be sent: links with some share the uplink."""
+        waiting = waiting_bytes > _SMALL_BYTES
+        if waiting and self._unpaced:
+            self.sending(now)
+        if self._shares:
+            _SHARE.waits(self, waiting, now)
+
+    def ended(self, now: float) -> None:
+        """Leave the uplink to the other links."""
+        _SHARE.remove(self, now)
+
+    def sent_figures(self) -> SentFigures | None:
+        """See rollcast.wire.links.uplink_share."""
+        acknowledged, path = acknowledged_bytes(self._sock), measure_path(self._sock)
+        if acknowledged is None or not path.least_rtt_s:
+            return None
+        return SentFigures(acknowledged, max(0.0, path.rtt_s - path.least_rtt_s))
+
+    def pace(self, bytes_per_second: int) -> None:
+        """See rollcast.wire.links.uplink_share."""
+        if self._sock.fileno() >= 0:
+            pace(self._sock, bytes_per_second)
 
     def received(self, received_bytes: int, wake_bytes: int, now: float) -> None:
         """Look at the rate of what comes, if it is time.

@@ -262,10 +262,12 @@ class LinkStream(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._output.paused(self._loop.time())
+        self._note_waiting()
 
     def resume_writing(self) -> None:
         now = self._loop.time()
         self._output.resumed(now)
+        self._note_waiting()
         self._steering.sending(now)
         self._go_on()
 
@@ -273,6 +275,7 @@ class LinkStream(asyncio.BufferedProtocol):
         for timer in (self._watch, self._linger, self._room):
             if timer is not None:
                 timer.cancel()
+        self._steering.ended(self._loop.time())
         self._tls.lost(exc)
         if self._ended is None:
             self._ended = LinkClosed(f"the link broke: {exc}" if exc else "the link was closed")
@@ -301,8 +304,12 @@ class LinkStream(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self.end(_broken(error))
             return
+        self._note_waiting()
         if pause_s:
             self._room = self._loop.call_later(pause_s, self._look_for_room)
+
+    def _note_waiting(self) -> None:
+        self._steering.waits(self.waiting_bytes, self._loop.time())
 
     def _look_for_room(self) -> None:
         self._room = None

@@ -11,6 +11,7 @@ from rollcast.wire.links import steering
 from rollcast.wire.links.congestion import PathFigures
 from rollcast.wire.links.steering import LinkSteering
 from rollcast.wire.links.tcp import AUTO, SocketOptions
+from rollcast.wire.links.uplink_share import UplinkShare
 
 
 @pytest.fixture
@@ -66,6 +67,24 @@ def test_only_far_paths_are_paced(sock: socket.socket, monkeypatch: pytest.Monke
     monkeypatch.setattr(steering, "measure_path", lambda _sock: PathFigures(0, 0, 0.02, 0.01))
     steered.sending(2.0)
     assert ceiling() == 1 << 40
+
+
+@pytest.mark.parametrize(("least_rtt_s", "shares"), [(0.002, False), (0.02, True)])
+def test_links_beyond_the_local_network_share_the_uplink(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch, least_rtt_s: float, shares: bool
+) -> None:
+    share = UplinkShare()
+    monkeypatch.setattr(steering, "_SHARE", share)
+    monkeypatch.setattr(steering, "measure_path", lambda _sock: PathFigures(0, 0, least_rtt_s + 0.05, least_rtt_s))
+    acknowledged = iter(range(0, 1 << 40, 100_000))
+    monkeypatch.setattr(steering, "acknowledged_bytes", lambda _sock: next(acknowledged))
+    steered = LinkSteering(sock, SocketOptions())
+    for number in range(40):
+        steered.waits(1 << 20, 1.0 + number * 0.3)
+        steered.waits(100, 1.299 + number * 0.3)
+    ceiling = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, 47, 8), "little")
+    assert (ceiling < 1 << 20) == shares
+    steered.ended(20.0)
 
 
 def test_the_window_grows_with_the_rate_and_the_round_trip(
