@@ -102,7 +102,7 @@ class CellSize(Protocol):
     """What the members of a cell can do."""
 
     @property
-    def workers(self) -> int: ...
+    def workers(self) -> int | None: ...  # None: not known, as the cell's coordinator does not answer
 
     @property
     def slots(self) -> int: ...
@@ -467,7 +467,10 @@ class PeerProcess:
         status = origin_status(held, receiving) if self._worker is None else self._worker.status(receiving)
         heartbeat = heartbeat_of(relay, status, self._announcements.gate)
         if self._cell is not None:
-            heartbeat.cell_workers, heartbeat.cell_slots = self._cell.size.workers, self._cell.size.slots
+            size = self._cell.size
+            heartbeat.cell_slots = size.slots
+            if size.workers is not None:
+                heartbeat.cell_workers = size.workers
         return heartbeat
 
 

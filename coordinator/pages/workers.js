@@ -39,7 +39,7 @@ const columnsFor = (stalenessLimit) => [
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 80, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
   { id: "tokens", title: "Tokens/s", width: 76, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
   { id: "slots", title: "In flight", hint: "Rollouts in progress, of those it can generate at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
-    cell: (one) => (one.concurrent_rollouts ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
+    cell: (one) => (one.concurrent_rollouts !== 0 ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
   { id: "accepted", sparse: true, title: "Accepted", hint: "Share of its rollouts that were accepted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
     cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
   { id: "t_bcast", sparse: true, title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 5, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },

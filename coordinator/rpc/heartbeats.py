@@ -60,7 +60,7 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         engine_devices=beat.engine_devices,
         engine_versions=beat.engine_versions,
         loop_lag_s=duration_s(beat.loop_lag_s),
-        cell_workers=beat.cell_workers,
+        cell_workers=beat.cell_workers if beat.HasField("cell_workers") else None,
         cell_slots=min(beat.cell_slots, CONCURRENT_ROLLOUTS_MAX),
     )
 

@@ -217,7 +217,7 @@ def _row(
         member.version,
         version_lag(member, state.newest_version),
         measured[0],
-        member.concurrent_rollouts,
+        None if _is_away(member) else member.concurrent_rollouts,
         state.book.held_count(peer_id),
         reputation.accepted,
         reputation.dropped,
@@ -234,6 +234,11 @@ def _row(
         round(now - member.joined_at),
         known.parents(state, peer_id),
     )
+
+
+def _is_away(member: Member) -> bool:
+    """Return whether a member is a cell whose coordinator does not answer its uplink, so that its size is not known."""
+    return member.is_cell and member.facts is not None and member.facts.cell_workers is None
 
 
 def _reach(state: CoreState, member: Member) -> tuple[str, str, str, str]:

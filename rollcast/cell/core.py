@@ -83,7 +83,7 @@ class _Held:
 class CellSize:
     """What the cell's members can do, as the cell last reported it."""
 
-    workers: int = 0
+    workers: int | None = 0  # None: not known
     slots: int = 0
     tokens_generated: int = 0
     tokens_per_second: float = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any, assert_never
 
@@ -90,8 +91,9 @@ class Uplink:
 
     @property
     def size(self) -> CellSize:
-        """What the cell's members can do."""
-        return self._core.size
+        """What the cell's members can do; how many they are is not known while the cell's coordinator is away."""
+        size = self._core.size
+        return replace(size, workers=None) if self._client.was_away else size
 
     def welcomed(self, welcome: pb.Welcome) -> None:
         """Check that the cell samples as the head asks for.

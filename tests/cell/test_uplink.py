@@ -136,6 +136,9 @@ async def test_the_head_is_told_that_the_cells_coordinator_does_not_answer() -> 
     cell.was_away = True
     status = uplink.status(None)
     assert (status.state, status.reason) == ("idle", "the cell's coordinator does not answer")
+    assert uplink.size.workers is None
+    cell.was_away = False
+    assert uplink.size.workers is not None
 
 
 async def test_the_newest_version_is_published() -> None:

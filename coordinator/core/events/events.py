@@ -146,7 +146,7 @@ class PeerFacts(msgspec.Struct, frozen=True, gc=False):
     engine_devices: int = 0  # that its engine divides the model among; 0: not known
     engine_versions: int = 0  # whose weights they have room for; 0: not known
     loop_lag_s: float = 0.0  # by which its event loop was late lately
-    cell_workers: int = 0  # connected workers of a cell
+    cell_workers: int | None = None  # connected workers of a cell; None: not known, or it is no cell
     cell_slots: int = 0  # rollouts that they generate at once
 
 

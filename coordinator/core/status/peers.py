@@ -52,7 +52,7 @@ class PeerStatus:
     hardware: str
     region: str  # as its operator names it, empty if not known
     concurrent_rollouts: int  # that it generates at once
-    cell_workers: int | None  # connected workers of a cell; None: it is a worker itself
+    cell_workers: int | None  # connected workers of a cell; None: not known, or it is a worker itself
     parents: tuple[str, ...]
     quarantined: bool
     standby: bool  # switched off by the capacity model or the operator

@@ -209,6 +209,13 @@ def test_a_cell_is_leased_as_many_slots_as_its_fleet_can_use_and_delivers_for_it
     assert (row.cell_workers, row.concurrent_rollouts, row.accepted) == (3, 4, 4)
 
 
+def test_how_many_workers_a_cell_has_is_not_known_while_its_coordinator_is_away() -> None:
+    world, _ = head_world()
+    world.handle(heartbeat("cell", cell_workers=None, cell_slots=4))
+    row = next(one for one in world.core.status(0.0).peers if one.name == "cell")
+    assert (row.cell_workers, row.concurrent_rollouts) == (None, 4), "it holds what it was leased"
+
+
 def test_a_cell_may_not_speak_for_a_member_of_the_head_nor_a_peer_for_anyone() -> None:
     world, ((grant, slot), *_) = head_world()
     done = world.handle(received("cell", 1, rollout(grant, slot.sample_index, peer="p")))

@@ -125,3 +125,9 @@ def test_facts_are_always_finite_and_printable(rates: list[float], counts: list[
     assert all(one.isprintable() for one in (facts.reason, link.peer_id, link.transport))
     assert len(link.transport) <= 16
     assert msgspec.structs.replace(facts) == facts  # no NaN anywhere
+
+
+def test_a_cell_without_workers_is_told_from_one_whose_workers_are_not_known() -> None:
+    assert facts_of(pb.Heartbeat(cell_workers=0, cell_slots=4)).cell_workers == 0
+    unknown = facts_of(pb.Heartbeat(cell_slots=4))
+    assert (unknown.cell_workers, unknown.cell_slots) == (None, 4)

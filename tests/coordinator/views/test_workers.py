@@ -48,6 +48,18 @@ def test_a_member_is_one_row() -> None:
     assert rows(found)["b"]["tokens_per_s"] == 0.0
 
 
+def test_the_size_of_a_cell_is_not_known_while_its_coordinator_is_away() -> None:
+    found = core("a")
+    member = found.state.members.get(PeerId("a"))
+    assert member is not None
+    member.is_cell, member.concurrent_rollouts, member.facts = True, 8, None
+    assert rows(found)["a"]["concurrent_rollouts"] == 8, "as its Hello has it"
+    member.facts = facts("a", cell_workers=2, cell_slots=8)
+    assert rows(found)["a"]["concurrent_rollouts"] == 8
+    member.facts = facts("a", cell_workers=None, cell_slots=8)
+    assert rows(found)["a"]["concurrent_rollouts"] is None
+
+
 def test_prices_are_matched_once_until_there_are_others() -> None:
     found, known = core("a"), KnownMembers()
     found.state.prices = (Price(name="a", usd_per_hour=2.0),)
