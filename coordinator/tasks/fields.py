@@ -52,11 +52,19 @@ def _text(value: Mapping[str, Any], path: str, where: str) -> str:
     if isinstance(found, int | float) and not isinstance(found, bool):
         found = json.dumps(found)
     if not isinstance(found, str):
-        raise BadRow(where, f"{path!r} is missing or not a text", f"it is {type(found).__name__}")
+        raise BadRow(where, f"{path!r} is missing or not a text", f"it is {_kind(found, path)}")
     if not found.strip() or _has_surrogates(found):
         cause = "it has half of a character, a lone surrogate" if found.strip() else "it is empty"
         raise BadRow(where, f"{path!r} is missing or not a text", cause)
     return found
+
+
+def _kind(found: Any, path: str) -> str:
+    """Return what stands in the place of a text; of chat messages, a common form of prompts, also a path to a text."""
+    last = found[-1] if isinstance(found, list) and found else None
+    if isinstance(last, Mapping) and "content" in last:
+        return f"a list of chat messages; {f'{path}.{len(found) - 1}.content'!r} is the text of the last one"
+    return type(found).__name__
 
 
 def _found(value: Any, path: str, where: str) -> Any:

@@ -40,6 +40,8 @@ def jsonl(path: Path, **settings: Any) -> JsonlTask:
         ('{"prompt": "a"}', "'answer' is missing"),
         ('{"answer": "a"}', "'prompt' is missing"),
         ('{"prompt": "a", "answer": true}', "'answer' is missing or not a text"),
+        ('{"prompt": ["a"], "answer": "1"}', "'prompt' is missing or not a text\n  cause: it is list"),
+        ('{"prompt": [{}, {"content": "a"}], "answer": "1"}', "messages; 'prompt.1.content' is the text of the last"),
         ('{"prompt": " ", "answer": "1"}', "'prompt' is missing or not a text\n  cause: it is empty"),
         ("[" * 100_000, "not JSON"),
         ('{"prompt": "\\ud800", "answer": "1"}', "half of a character"),
