@@ -367,8 +367,8 @@ class LearnerConfig(TrainingConfig):
     """File that holds the invite; if it does not exist at startup, the learner waits for it."""
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator and the origin at startup."""
-    batch_timeout_s: float = Field(600.0, gt=0.0)
-    """Seconds to wait for a batch before giving up with RC201."""
+    batch_timeout_s: float = Field(7200.0, gt=0.0)
+    """Seconds to wait for a batch before giving up with RC201; more than a coordinator waits for a peer."""
     reconnect_timeout_s: float = Field(900.0, gt=0.0)
     """Seconds to retry when the connection to the coordinator is lost, or its store does not answer. A coordinator
     waits `store.outage_max_s` for its store, so this is longer.

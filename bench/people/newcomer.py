@@ -159,7 +159,6 @@ def _wheels(folder: Path, do: Do) -> Path:
 async def _waiting_run(config: Path, folder: Path) -> AsyncIterator[str]:
     """Run a run without peers; yields its invite once the first version is published."""
     settings = [f'runs_folder="{folder}/runs"', "coordinator.serve.http_port=0", "coordinator.run.steps=100000"]
-    settings.append("coordinator.membership.no_peer_timeout_s=3600")
     parsed = load(config, "up", settings)
     assert isinstance(parsed, UpConfig)
     fleet = Fleet(parsed.model_copy(update={"peers": 0}), new_run_folder(parsed))

@@ -154,7 +154,11 @@ class LeaseConfig(ConfigModel):
     """Leases: the work that a peer may hold, and for how long."""
 
     deadline_s: float = Field(30.0, gt=0.0)
-    """Seconds after which an unfinished lease is given to another peer."""
+    """Seconds after which an unfinished lease is given to another peer, if the peer needs less for the longest
+    completion, by the speeds measured so far; otherwise four times what it needs."""
+    deadline_most_s: float = Field(1800.0, ge=0.0)
+    """Most seconds after which an unfinished lease is given to another peer, however slow its holder is, and those of
+    the first leases, before any speed is known. With less than deadline_s every lease has deadline_s."""
     prefetch_batches: float = Field(2.0, ge=1.0)
     """Most generation batches for which a peer may hold leases, including the running one."""
     prefetch_s: float = Field(3.0, gt=0.0)
@@ -193,7 +197,7 @@ class MembershipConfig(ConfigModel):
     """Seconds between two heartbeats of a peer."""
     heartbeat_timeout_s: float = Field(5.0, gt=0.0)
     """Seconds of silence after which a peer counts as disconnected, while its event loop and the coordinator's run."""
-    no_peer_timeout_s: float = Field(120.0, gt=0.0)
+    no_peer_timeout_s: float = Field(3600.0, gt=0.0)
     """Seconds without a peer that may work, counted from the first version, after which the run stops with RC202."""
     start_timeout_s: float = Field(3600.0, gt=0.0)
     """Seconds without an origin, or without a learner's call since startup, after which the run stops with RC201."""

@@ -73,6 +73,9 @@ class CoreSettings:
     """Token ids from 0 up to this one, exclusive, exist."""
     lease_deadline_s: float = 30.0
     """A slot without a rollout for this long after its issue is issued again."""
+    lease_deadline_most_s: float = 0.0
+    """The same where the peer is slow, or no speed is known: the expected time decides, up to this one. With less than
+    lease_deadline_s every lease has that deadline."""
     prefetch_batches: float = 2.0
     """How many generation batches of slots a peer may hold."""
     prefetch_s: float = 3.0
@@ -95,7 +98,7 @@ class CoreSettings:
     """A member that sends nothing for this long is considered disconnected."""
     tick_s: float | None = None
     """The interval at which ticks come: what one is late does not count as silence of members. None: late ticks do."""
-    no_peer_timeout_s: float = 120.0
+    no_peer_timeout_s: float = 3600.0
     """With no peer that may work for this long, counted from the first version on, the run fails with RC202."""
     start_timeout_s: float = 3600.0
     """With no origin, or no learner since the start, for this long the run fails with RC201."""

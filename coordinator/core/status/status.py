@@ -239,7 +239,7 @@ class WaitingWatch:
                 whom = "another peer to join, as all connected peers are quarantined" if here else "a peer to join"
                 if state.settings.is_cell:
                     return whom, "it generates for the head, whose run goes on meanwhile"
-                return whom, f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
+                return whom, f"the run stops with RC202 in {_left(left_s)}"
             case "step":
                 return self._learner_words()
             case _:
@@ -380,6 +380,11 @@ def build_run_status(
         elapsed_s=elapsed_s,
         activation=activation,
     )
+
+
+def _left(seconds: float) -> str:
+    """Return how long it is still, in minutes as long as these say enough."""
+    return f"{seconds / 60.0:.0f} min" if seconds >= 120.0 else f"{max(0.0, seconds):.0f} s"
 
 
 def _stage(state: CoreState) -> str:

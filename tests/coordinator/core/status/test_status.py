@@ -331,3 +331,10 @@ def test_a_cell_counts_no_steps_and_names_no_end_of_a_wait_for_peers() -> None:
         "it generates for the head, whose run goes on meanwhile",
     )
     assert world.core.run_status(world.now).steps == 0
+
+
+def test_long_times_until_the_run_stops_are_in_minutes() -> None:
+    core = CoordinatorCore(settings(no_peer_timeout_s=3600.0, groups_per_step=1))
+    for event in (joined("origin", role="origin"), announced(0)):
+        core.handle(event, 1.0)
+    assert words(core, 31.0)[2] == "the run stops with RC202 in 60 min"
