@@ -66,6 +66,7 @@ def core_settings(
         or any(stage.is_selective for stage in config.stages),
         vocabulary_size=vocabulary_size,
         lease_deadline_s=config.lease.deadline_s,
+        lease_deadline_most_s=config.lease.deadline_most_s,
         prefetch_batches=config.lease.prefetch_batches,
         prefetch_s=config.lease.prefetch_s,
         reconnect_grace_s=config.lease.reconnect_grace_s,

@@ -233,8 +233,10 @@ def _has_version(state: CoreState, member: Member, evaluation: Evaluation) -> bo
 
 
 def _grant(state: CoreState, member: Member, evaluation: Evaluation, room: int, now: float) -> LeaseGrant:
-    request, deadline_s = evaluation.request, state.settings.lease_deadline_s
+    request = evaluation.request
     samples, lease = evaluation.take(room), state.book.next_lease()
+    load, new_tokens_max = max(member.concurrent_rollouts, len(samples)), state.settings.sampling.max_new_tokens
+    deadline_s = state.lease_deadline_s(member.peer_id, load, new_tokens_max)
     state.evaluations.issue(evaluation, samples, member.peer_id, lease, state.lease_clock.at(now) + deadline_s)
     number = samples[0][0]
     problem = request.problems[number]

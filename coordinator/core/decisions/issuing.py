@@ -493,7 +493,9 @@ class Round:
             episodes = {index: group.slots[index].episode for index in indices}
             turns = {index: episode.prefix for index, episode in episodes.items() if episode is not None}
             prefixes = {**turns, **prefixes}  # what a lost attempt left begins with the turns before it
-        attempts = self._issue(member, group, indices, prefixes, sampling.max_new_tokens)
+        load = self._load_with(member, len(indices))
+        deadline_s = state.lease_deadline_s(member.peer_id, load, sampling.max_new_tokens)
+        attempts = self._issue(member, group, indices, prefixes, sampling.max_new_tokens, deadline_s)
         slots = [Slot(one.sample_index, group.slots[one.sample_index].seed, one.prefix or ()) for one in attempts]
         if not any(slot.prefix for slot in slots):
             oldest_useful = max(oldest_useful, oldest_in_time)
@@ -509,14 +511,20 @@ class Round:
             prompt_token_ids=group.prompt.prompt_token_ids,
             slots=tuple(slots),
             sampling=sampling,
-            deadline_s=state.settings.lease_deadline_s,
+            deadline_s=deadline_s,
             epoch=epoch,
             oldest_useful_version=oldest_useful,
             oldest_own_version=attempts[0].oldest_own_version,
         )
 
     def _issue(
-        self, member: Member, group: Group, indices: list[int], prefixes: Mapping[int, Prefix], new_tokens_max: int
+        self,
+        member: Member,
+        group: Group,
+        indices: list[int],
+        prefixes: Mapping[int, Prefix],
+        new_tokens_max: int,
+        deadline_s: float,
     ) -> list[Attempt]:
         """Issue these slots, and put the member back in line behind what it was given."""
         state, load = self._state, self._load(member)
@@ -525,8 +533,8 @@ class Round:
             indices,
             member.peer_id,
             now=self._now,
-            deadline=state.lease_clock.at(self._now) + state.settings.lease_deadline_s,
-            load=max(load.at_once, load.held_now + len(indices)),
+            deadline=state.lease_clock.at(self._now) + deadline_s,
+            load=self._load_with(member, len(indices)),
             prefixes=prefixes,
             invite=member.invite,
             on_trial=load.on_trial,
@@ -540,6 +548,11 @@ class Round:
         member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / self._speed(member))
         self._queue(member)
         return attempts
+
+    def _load_with(self, member: Member, slots: int) -> int:
+        """Return the slots that the member holds with these, or those that it generates at once if they are more."""
+        load = self._load(member)
+        return max(load.at_once, load.held_now + slots)
 
     def _speed(self, member: Member) -> float:
         """Return the member's slots per second; one that was not measured is taken to be as fast as the others."""

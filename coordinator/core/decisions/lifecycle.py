@@ -101,7 +101,8 @@ def started(state: CoreState, now: float) -> list[Action]:
     """Take over what was restored: every live attempt gets a full lease period, and unscored rollouts are scored."""
     groups, state.restored_groups = state.restored_groups, ()
     settings = state.settings
-    deadline = state.lease_clock.at(now) + settings.lease_deadline_s
+    # No speed is known any more.
+    deadline = state.lease_clock.at(now) + max(settings.lease_deadline_s, settings.lease_deadline_most_s)
     state.book.restore(groups, deadline, lost_at=now + settings.reconnect_grace_s)
     opened = episodes.started(state)
     # An epoch may have been recorded without what it drops: the crash came in between.

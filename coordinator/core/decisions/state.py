@@ -53,6 +53,9 @@ from rollcast.wire.rollouts import Sampling
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
 
+# Deadline of a lease / what its peer is expected to need for the longest rollout: speeds are medians, and vary.
+_DEADLINE_TIMES = 4.0
+
 
 class CoreState:
     """The components, and the changes that touch several of them at once."""
@@ -143,6 +146,20 @@ class CoreState:
         return self.members.allowances(
             settings.groups_per_step * settings.samples_per_group, settings.samples_per_group
         )
+
+    def lease_deadline_s(self, peer_id: PeerId, load: int, new_tokens_max: int) -> float:
+        """Return the seconds after which a lease that this peer is given now expires.
+
+        A deadline is there for workers that hang: an honest one, however slow, is to be done with the longest rollout
+        long before.
+
+        Args:
+            load: see Forecast.longest_s.
+        """
+        settings = self.settings
+        longest_s = self.forecast.longest_s(peer_id, load, new_tokens_max, self.now)
+        most_s = settings.lease_deadline_most_s
+        return max(settings.lease_deadline_s, most_s if longest_s is None else min(most_s, _DEADLINE_TIMES * longest_s))
 
     def most_held(self, concurrent_rollouts: int) -> int:
         """Return the most slots that a peer which generates so many rollouts at once can use."""

@@ -311,6 +311,15 @@ class Forecast:
         per_s = self.slots_per_s(peer_id, now)
         return load / per_s if per_s else self.typical_s_of_all
 
+    def longest_s(self, peer_id: PeerId, load: int, new_tokens_max: int, now: float) -> float | None:
+        """Return the seconds that this peer's attempts take at the greatest length; None before anything was measured.
+
+        Args:
+            load: the slots that it holds, or those that it generates at once if they are more.
+        """
+        typical_s = self.typical_s(peer_id, load, now)
+        return None if typical_s is None else typical_s * max(1.0, new_tokens_max / self._usual_tokens)
+
     @property
     def typical_s_of_all(self) -> float | None:
         """Median seconds from issue to receipt of all peers' attempts; None before anything was measured."""

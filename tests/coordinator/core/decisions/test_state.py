@@ -62,3 +62,17 @@ def test_dropping_a_group_closes_its_attempts_and_drops_its_rollouts() -> None:
     ]
     assert len(state.book) == 0
     state.validate()
+
+
+def test_a_lease_expires_after_four_times_what_its_peer_needs_for_the_longest_rollout() -> None:
+    fixed = CoreState(settings(lease_deadline_s=30.0))
+    state = CoreState(settings(lease_deadline_s=30.0, lease_deadline_most_s=1800.0))
+    assert fixed.lease_deadline_s(A, 4, 8) == 30.0
+    assert state.lease_deadline_s(A, 4, 8) == 1800.0, "no speed is known"
+    for one in (fixed, state):
+        (attempt,) = one.book.issue(one.book.open_group(prompt(0)), [0], A, deadline=1e9, now=0.0, load=4)
+        one.forecast.answered(attempt, 20.0, 8)
+    assert fixed.lease_deadline_s(A, 4, 8) == 30.0
+    assert state.lease_deadline_s(A, 4, 8) == 80.0
+    assert state.lease_deadline_s(A, 1, 8) == 30.0, "the least"
+    assert state.lease_deadline_s(A, 4, 800) == 1800.0, "the most"

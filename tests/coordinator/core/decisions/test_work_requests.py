@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.events.actions import CloseAttempt, Penalise, RevokeLeases, SendLeases, StoreRollout
+from coordinator.core.events.actions import Action, CloseAttempt, Penalise, RevokeLeases, SendLeases, StoreRollout
 from coordinator.core.events.events import ArrivalsBegan, ArrivalsEnded, LeasesReturned, PartialReceived, PeerLeft, Tick
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment
@@ -20,11 +20,11 @@ def world() -> tuple[World, LeaseGrant]:
     return made, made.take("a")[0][0]
 
 
-def passes(made: World, seconds: float, *here: str) -> None:
+def passes(made: World, seconds: float, *here: str) -> list[Action]:
     made.now += seconds
     for name in ("origin", *here):
         made.handle(heartbeat(name, active=0))
-    made.handle(Tick())
+    return made.handle(Tick())
 
 
 def test_requests_that_arrive_together_are_granted_after_the_last_of_them() -> None:
@@ -187,3 +187,17 @@ def test_leases_do_not_expire_while_uploads_are_refused() -> None:
     assert only(made.handle(Tick()), CloseAttempt) == [
         CloseAttempt(lease.lease_id, index, "lease_expired") for index in (0, 1)
     ]
+
+
+def test_leases_of_a_peer_that_takes_minutes_do_not_expire() -> None:
+    """With a fixed deadline of 30 s, no rollout of such a peer would ever be accepted."""
+    made = World(reconnect_grace_s=3.0, lease_deadline_s=30.0, lease_deadline_most_s=1800.0)
+    made.start("a", "b")
+    for _ in range(3):
+        made.handle(wants("a", 2))
+        taken = made.take("a")
+        assert taken
+        for _ in range(25):
+            assert only(passes(made, 4.0, "a", "b"), CloseAttempt) == []
+        for grant, slot in taken:
+            assert len(only(made.handle(received("a", 0, rollout(grant, slot.sample_index))), StoreRollout)) == 1

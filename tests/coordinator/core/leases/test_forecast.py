@@ -36,6 +36,14 @@ def test_speed_is_load_over_turnaround() -> None:
     assert forecast.slots_per_s(A, 1e5) is None, "too long ago"
 
 
+def test_the_longest_rollout_takes_as_much_longer_as_it_has_tokens() -> None:
+    assert Forecast().longest_s(A, 4, 400, 0.0) is None
+    forecast = measured([10.0] * 40)  # 100 tokens each
+    assert forecast.longest_s(A, 8, 400, 10.0) == pytest.approx(80.0)
+    assert forecast.longest_s(B, 8, 400, 10.0) == pytest.approx(40.0)
+    assert forecast.longest_s(A, 8, 50, 10.0) == pytest.approx(20.0), "no shorter than usual"
+
+
 def test_the_speeds_of_all_members_are_remembered() -> None:
     forecast, peers = Forecast(), [PeerId(f"p{number}") for number in range(17_000)]
     forecast.joined(len(peers))
