@@ -36,6 +36,7 @@ _STEP_FIRST = 0.02
 _STEP_GROWTH = 1.5
 _STEP_MOST = 0.06
 _OF_ACKNOWLEDGED_MOST = 1.5
+_OF_ACKNOWLEDGED_WITH_QUEUE = 1.15  # of one that is neither long nor none
 _CUT_TO = 0.97
 _OF_ACKNOWLEDGED_LEAST = 0.9
 # After so many cuts in a row the queue is not this process's, and nothing is limited for so long.
@@ -163,6 +164,8 @@ class UplinkShare:
         self._total, self._step = total, _STEP_FIRST
         if late_s <= long_s:
             self._cuts = 0
+            if busy:
+                self._total = min(total, _OF_ACKNOWLEDGED_WITH_QUEUE * self._rate)
         elif busy:
             self._cuts += 1
             self._total = max(_OF_ACKNOWLEDGED_LEAST * self._rate, _CUT_TO * min(total, self._rate))
