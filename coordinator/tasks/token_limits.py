@@ -8,7 +8,7 @@ from typing import Literal
 from coordinator.tasks.checks.task import Demonstration, Problem
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.chat_template import Message
-from rollcast.wire.text.tokenizer import TextTokenizer
+from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 
 Unusable = Literal["", "unknown_characters", "too_long", "answer_too_long"]
 
@@ -113,9 +113,10 @@ class TokenLimits:
 
     def higher_limits(self) -> list[str]:
         """Return the limits to raise so that every problem seen fits; empty if all do."""
+        more = "" if isinstance(self.tokenizer, Tokenizer) else " (more where the model reasons first)"
         needs = (
-            ("sampling.prompt_tokens_max", self._longest_prompt, self.prompt_tokens_max),
-            ("sampling.new_tokens_max", self._longest_answer, self.new_tokens_max),
+            ("sampling.prompt_tokens_max", self._longest_prompt, self.prompt_tokens_max, ""),
+            ("sampling.new_tokens_max", self._longest_answer, self.new_tokens_max, more),
         )
-        raises = [f"{name} to {longest}" for name, longest, limit in needs if longest > limit]
+        raises = [f"{name} to {longest}{note}" for name, longest, limit, note in needs if longest > limit]
         return [f"raise {' and '.join(raises)}"] if raises else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from coordinator.tasks.rows import Rows
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.wording import PIECES_MAX, fixed_pieces, other_characters
 from rollcast.runtime.errors import TaskError
+from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
 from rollcast.wire.text.tokenizer import Tokenizer
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 
 @pytest.fixture
@@ -87,6 +90,13 @@ def test_why_a_problem_cannot_be_used() -> None:
     ]
     assert limits.higher_limits() == ["raise sampling.prompt_tokens_max to 4 and sampling.new_tokens_max to 3"]
     assert "2 have characters that the tokenizer lacks" in limits.lengths()
+
+
+def test_a_published_model_may_need_more_tokens_than_the_answer_has(tmp_path: Path) -> None:
+    limits = TokenLimits(HubTokenizer(tokenizer_folder(tmp_path), ChatSettings(enabled=False)), 64, 1)
+    assert limits.check(Problem("x:0", "ab", "ab", {})) == (None, "answer_too_long")
+    (fix,) = limits.higher_limits()
+    assert re.fullmatch(r"raise sampling\.new_tokens_max to \d+ \(more where the model reasons first\)", fix)
 
 
 def test_common_start_end_and_words() -> None:
