@@ -218,8 +218,8 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
         return 0
     with reading(folder) as connection:
         names = peer_names(connection)
-    if found.doing is not None and found.doing.phase == "warm_start":
-        console.print(_warm_start(found.doing), highlight=False, markup=False, soft_wrap=True)
+    if found.doing is not None and found.steps == 0:
+        console.print(_before_the_first_step(found.doing), highlight=False, markup=False, soft_wrap=True)
     console.print(f"{found.wall_s:.1f} s of the learner's wall time, {found.steps} steps", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for header, justify in (("cause", "left"), ("seconds", "right"), ("share", "right"), ("longest for", "left")):
@@ -234,11 +234,14 @@ def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = F
     return 0
 
 
-def _warm_start(doing: Doing) -> str:
-    """Say how far the warm start was at the newest report: the run may have been stopped since."""
+def _before_the_first_step(doing: Doing) -> str:
+    """Say what the learner did at its newest report: the run may have been stopped since."""
     from coordinator.views.phrases import duration
 
     at, since = (f"{datetime.fromtimestamp(one, UTC):%H:%M:%S} UTC" for one in (doing.at_unix_s, doing.since_unix_s))
+    if doing.phase != "warm_start":
+        what = f"{doing.phase.replace('_', ' ')} ({doing.detail})" if doing.detail else doing.phase.replace("_", " ")
+        return f"No step has ended yet. Since {since}, which is not counted below: {what}."
     lasted_s = doing.at_unix_s - doing.since_unix_s
     has = f"has run for {duration(lasted_s)}, since {since}" if lasted_s > 0 else "has begun"
     return f"At {at} the learner reported that its warm start {has}: {doing.detail}."

@@ -75,7 +75,9 @@ async def test_why_before_a_learner_has_reported(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["steps"] == 0
 
 
-async def test_why_says_how_far_the_warm_start_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_why_says_what_the_learner_does_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lives = LearnerLives()
     began = {"life_began_unix_s": 43_200.0, "life_starting_s": 5.0}
     lives.observe(began | {"life_s": 5.0}, "warm_start", "step 1 of at most 400")
@@ -98,6 +100,13 @@ async def test_why_says_how_far_the_warm_start_is(tmp_path: Path, capsys: pytest
     assert any(line.split()[:3] == ["warm", "start", "90.0"] for line in rest)
     assert why(tmp_path, json_output=True) == 0
     assert json.loads(capsys.readouterr().out)["doing"]["phase"] == "warm_start"
+    lives.observe(began | {"life_s": 105.0, "life_warm_start_s": 90.0}, "training", "step 1 of 3")
+    ledger = Ledger.open(RunFolder(tmp_path).ledger)
+    await ledger.set_meta(LEARNER_LIVES, lives.to_json())
+    await ledger.close()
+    assert why(tmp_path) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == ("No step has ended yet. Since 12:01:45 UTC, which is not counted below: training (step 1 of 3).")
 
 
 @pytest.mark.parametrize("since", ["5", "h", "-1h", "1w", "1.2.3s"])
