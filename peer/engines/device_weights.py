@@ -73,6 +73,11 @@ class DeviceRoom:
         # Weak, so that a version which the engine and its generations drop is freed before the next is copied.
         self._newest: weakref.ref[DeviceWeights] | None = None
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of a device that this process may use; None if the device does not say."""
+        return self._memory_bytes or _device_bytes()
+
     def holds_two(self, peak_bytes: int) -> bool:
         """Return whether two versions are on the devices at a time.
 
@@ -80,8 +85,7 @@ class DeviceRoom:
         """
         if self._versions != "auto":
             return self._versions == "two"
-        room = self._memory_bytes or _device_bytes()
-        return room is None or peak_bytes <= room
+        return self.memory_bytes is None or peak_bytes <= self.memory_bytes
 
     def takes_beside(self, peak_bytes: int) -> bool:
         """Return whether a version that arrives is put on the devices at once; see holds_two."""

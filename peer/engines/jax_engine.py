@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import structlog
 from jax.sharding import Mesh
 
 from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp, check_requests
@@ -25,7 +26,8 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampling.adapter_slots import side_by_side
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.sizing.computation import sampling_computation
-from rollcast.policy.sizing.memory import PeerShape, peer_memory
+from rollcast.policy.sizing.fitting import cache_that_fits
+from rollcast.policy.sizing.memory import PeerShape, paged_tokens, peer_memory
 from rollcast.policy.snapshot import views
 from rollcast.runtime.errors import ConfigError, CorruptChunk
 from rollcast.wire.ids import Version
@@ -42,6 +44,8 @@ _SHAPES_MAX = 16
 _NO_SAMPLING = Sampling(1.0, 1, ())
 
 
+_log = structlog.get_logger()
+
 _Loaded = LoadedVersion[DeviceWeights]
 
 
@@ -53,7 +57,8 @@ class JaxEngine:
         matmul_precision: precision of products of float32 matrices, for models with that carrier.
         compilation_cache: folder of jax's persistent compilation cache; None: jax's own setting holds.
         versions_on_device: see peer.config.EngineConfig.
-        cache_tokens: size of the key-value cache in tokens (see Sampler).
+        cache_tokens: size of the key-value cache in tokens; 0: enough for all rows at the greatest length, as far as
+            the device has room.
         devices: how many of the devices that this process sees the model is divided among, the first ones; "all": all.
         memory_share: largest share of an accelerator's memory (0 to 1) that this process takes. It counts only if jax
             was not used before in this process; None: jax's default.
@@ -85,6 +90,7 @@ class JaxEngine:
         self._compiled: set[Sampler] = set()
         self._last_swap: Swap | None = None
         self._placement: Placement | None = None
+        self._cache_sizes: dict[tuple[ModelConfig, int], int] = {}
 
     def expect(self, work: WarmUp) -> None:
         """Announce the work for which later loads compile (see Engine.expect)."""
@@ -199,7 +205,28 @@ class JaxEngine:
     def _peak_bytes(self, config: ModelConfig, work: WarmUp | None) -> int:
         """Return the bytes of the device that two versions and the expected work need."""
         tokens = _LENGTH_MIN if work is None else work.prompt_tokens_max + work.sampling.max_new_tokens
-        return peer_memory(config, PeerShape(self._rows, tokens, self._cache_tokens, devices=self.devices)).peak
+        return peer_memory(config, self._shape(tokens)).peak
+
+    def _shape(self, row_tokens: int, versions: int = 2) -> PeerShape:
+        return PeerShape(self._rows, row_tokens, self._cache_tokens, versions_on_device=versions, devices=self.devices)
+
+    def _cache_for(self, config: ModelConfig, row_tokens: int) -> int:
+        """Return the size of the cache in tokens for rows of this length; 0: for all rows, as nothing says the room."""
+        memory_bytes = self._device.memory_bytes
+        if self._cache_tokens or memory_bytes is None:
+            return self._cache_tokens
+        if (config, row_tokens) not in self._cache_sizes:
+            self._cache_sizes[config, row_tokens] = self._largest_cache(config, row_tokens, memory_bytes)
+        return self._cache_sizes[config, row_tokens]
+
+    def _largest_cache(self, config: ModelConfig, row_tokens: int, memory_bytes: int) -> int:
+        """Return the size of the largest cache that the devices have room for, for one row at least."""
+        two = self._device.holds_two(peer_memory(config, self._shape(row_tokens)).peak)
+        tokens = cache_that_fits(config, self._shape(row_tokens, versions=2 if two else 1), memory_bytes)
+        rows = max(1, tokens // paged_tokens(row_tokens))
+        if rows < self._rows:
+            _log.info("the device has no room for all rows", rows=self._rows, at_the_greatest_length=rows)
+        return max(tokens, paged_tokens(row_tokens))
 
     @functools.cached_property
     def _mesh(self) -> Mesh | None:
@@ -245,7 +272,8 @@ class JaxEngine:
         record_routes = bool(work and work.router_replay and config.experts)
         finishes = bool(work and work.at_version_swap == "finish")
         slots = _ADAPTER_SLOTS if finishes and config.lora is not None and not config.lora.noisy else 1
-        return _sampler(config, *lengths, self._rows, self._cache_tokens, record_routes, slots, self._mesh)
+        cache_tokens = self._cache_for(config, sum(lengths))
+        return _sampler(config, *lengths, self._rows, cache_tokens, record_routes, slots, self._mesh)
 
 
 class JaxGeneration:

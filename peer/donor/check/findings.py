@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from peer.config import LinkConfig, PeerConfig
@@ -15,7 +15,8 @@ from peer.engines.vllm.environment import VllmPython
 from peer.reachability.link_speed import LinkMeasured, mbit_s
 from peer.reachability.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.memory import PeerShape, peer_memory, snapshot_bytes, version_bytes
+from rollcast.policy.sizing.fitting import cache_that_fits
+from rollcast.policy.sizing.memory import PeerShape, paged_tokens, peer_memory, snapshot_bytes, version_bytes
 from rollcast.runtime.errors import (
     ClockWrong,
     MachineUnfit,
@@ -165,9 +166,14 @@ def room_findings(
     what = "GPU memory" if machine.accelerators else "memory"
     if devices > 1:
         what = f"memory on each of {devices} GPUs"
+    at_once = engine.concurrent_rollouts
+    if memory > have and machine.accelerators and not engine.cache_tokens:  # engines size their cache by the device
+        one = paged_tokens(row_tokens)
+        if fewer := cache_that_fits(model, shape, have) // one:
+            at_once, memory = fewer, peer_memory(model, replace(shape, cache_tokens=fewer * one)).peak
     disk = max(_DISK_LEAST, snapshot_bytes(model) + (_DISK_VERSIONS - 1) * version_bytes(model))
     return [
-        _room("memory", what, memory, have, f"{engine.concurrent_rollouts} rollouts at once", _lower(config)),
+        _room("memory", what, memory, have, f"{at_once} of the longest rollouts at once", _lower(config)),
         _room("disk", "disk", disk, machine.disk_free_bytes, "some versions", "free some space, or move state_folder"),
     ]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
-from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, peer_memory
+from rollcast.policy.sizing.hardware import CATALOGUE, USABLE_SHARE, Hardware
+from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, paged_tokens, peer_memory
 
 ROLLOUTS_MAX = 4096
 """The most rollouts at once that the search for the largest concurrency considers."""
@@ -45,6 +45,25 @@ def learner_fits(
 def peer_fits(model: ModelConfig, shape: PeerShape, catalogue: Iterable[Hardware] = CATALOGUE) -> list[PeerFit]:
     """Return for each kind of device whether the configured concurrency fits, and the highest that does."""
     return [_peer_fit(model, shape, hardware) for hardware in catalogue]
+
+
+def cache_that_fits(model: ModelConfig, shape: PeerShape, memory_bytes: float) -> int:
+    """Return the tokens of the largest key-value cache with which a peer fits devices of this memory.
+
+    It is at most what all rollouts need at the greatest length, and 0 if there is no room for one of them.
+    """
+
+    def peak(tokens: int) -> int:
+        return peer_memory(model, replace(shape, cache_tokens=tokens)).peak
+
+    one = paged_tokens(shape.row_tokens)
+    whole, usable = shape.concurrent_rollouts * one, memory_bytes * USABLE_SHARE
+    if peak(whole) <= usable:
+        return whole
+    if peak(one) > usable:
+        return 0
+    bytes_per_token = (peak(whole) - peak(one)) / (whole - one)
+    return one + int((usable - peak(one)) / bytes_per_token)
 
 
 def _learner_fit(model: ModelConfig, shape: LearnerShape, hardware: Hardware) -> LearnerFit:

@@ -242,7 +242,7 @@ def _publishing(model: ModelConfig, shape: LearnerShape, shards: int) -> dict[st
     """Return the bytes of the phases in which a version is published, and evaluated where no peer does."""
     largest = max(map(math.prod, trained_shapes(model).values()))
     # The learner's own sampler holds one rollout at least, and more only as far as memory is left.
-    cached = _paged_tokens(shape.row_tokens) * cache_bytes_per_token(model)
+    cached = paged_tokens(shape.row_tokens) * cache_bytes_per_token(model)
     return {
         "publishing": {"a tensor as it is rounded": _shared(largest * 4, shards)},
         "evaluation without peers": {"keys and values of a rollout": cached},
@@ -304,7 +304,7 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
     """Estimate the memory of a peer, for each device of its engine and for its host."""
     version = version_bytes(model)
     share = _shared(version, shape.devices)
-    tokens = shape.cache_tokens or shape.concurrent_rollouts * _paged_tokens(shape.row_tokens)
+    tokens = shape.cache_tokens or shape.concurrent_rollouts * paged_tokens(shape.row_tokens)
     copies = head_copies(model.query_heads, model.key_value_heads, shape.devices)
     cached = tokens * cache_bytes_per_token(model)
     base = 0 if model.lora is None else snapshot_bytes(model)
@@ -394,7 +394,7 @@ def _step_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     return max(own, int(_MUON_COPIES * gathered))
 
 
-def _paged_tokens(row_tokens: int) -> int:
+def paged_tokens(row_tokens: int) -> int:
     """Return the tokens of the pages that the longest rollout takes; its prompt's last page is copied."""
     return (-(-row_tokens // _PAGE_TOKENS) + 1) * _PAGE_TOKENS
 

@@ -8,9 +8,12 @@ import jax
 import pytest
 
 from peer.engines.base import Engine, VersionState, WarmUp
+from peer.engines.device_weights import DeviceRoom
 from peer.engines.jax_engine import JaxEngine
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.params import Params, initial_params
+from rollcast.policy.sizing.hardware import USABLE_SHARE
+from rollcast.policy.sizing.memory import PeerShape, paged_tokens, peer_memory
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, RunId, Version
@@ -22,6 +25,7 @@ from tests.peer.engines.engine_conformance import SAMPLING, EngineConformance, R
 MODEL = ModelConfig(
     vocabulary_size=24, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=16
 )
+LONGEST = 32  # tokens of the longest prompt and completion, as the engine rounds them
 
 
 def jax_version(version: int, model: ModelConfig = MODEL, params: Params | None = None) -> tuple[VersionRecord, bytes]:
@@ -63,6 +67,21 @@ class TestJaxEngine(EngineConformance, RefusesNonsense):
 class TestJaxEngineWithOneVersionOnItsDevice(TestJaxEngine):
     def make_engine(self) -> Engine:
         return JaxEngine(concurrent_rollouts=4, versions_on_device="one")
+
+
+class TestJaxEngineOnASmallDevice(TestJaxEngine):
+    """Its cache has room for two of the four rows: the other requests wait."""
+
+    @pytest.fixture(autouse=True)
+    def memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        two = PeerShape(4, LONGEST, 2 * paged_tokens(LONGEST), versions_on_device=1)
+        needed = peer_memory(described_model(jax_version(0)[0]), two).peak
+        monkeypatch.setattr(DeviceRoom, "memory_bytes", property(lambda _: int(needed / USABLE_SHARE) + 1))
+
+    async def test_the_cache_holds_what_the_device_has_room_for(self, engine: Engine) -> None:
+        assert isinstance(engine, JaxEngine)
+        tokens = engine._cache_for(described_model(jax_version(0)[0]), LONGEST)
+        assert 2 * paged_tokens(LONGEST) <= tokens < 3 * paged_tokens(LONGEST)
 
 
 def test_a_model_divided_among_devices_generates_what_one_device_does() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.fitting import learner_fits, peer_fits
-from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
-from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, peer_memory
+from rollcast.policy.sizing.fitting import cache_that_fits, learner_fits, peer_fits
+from rollcast.policy.sizing.hardware import CATALOGUE, GIB, Hardware
+from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, paged_tokens, peer_memory
 
 MODEL = ModelConfig(preset="qwen3-0.6b")
 LEARNER = LearnerShape(row_tokens=2048, micro_batch_tokens=4096, remat=True, fused_attention=True)
@@ -67,3 +67,13 @@ def test_a_peer_samples_as_many_rollouts_as_its_memory_holds() -> None:
     assert 1 <= most < giant.rollouts_max
     at, beyond = (peer_memory(MODEL, PeerShape(count, 2048)).peak for count in (most, most + 1))
     assert at <= SMALL.usable_bytes < beyond
+
+
+def test_the_largest_cache_that_a_device_has_room_for() -> None:
+    whole, one = 16 * paged_tokens(2048), paged_tokens(2048)
+    assert cache_that_fits(MODEL, PEER, GIANT.memory_gib * GIB) == whole
+    assert cache_that_fits(MODEL, PEER, TINY.memory_gib * GIB) == 0
+    tokens = cache_that_fits(MODEL, PEER, SMALL.memory_gib * GIB)
+    assert one < tokens < whole
+    assert peer_memory(MODEL, replace(PEER, cache_tokens=tokens)).peak <= SMALL.usable_bytes
+    assert peer_memory(MODEL, replace(PEER, cache_tokens=tokens + 16)).peak > SMALL.usable_bytes

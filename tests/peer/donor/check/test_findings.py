@@ -127,6 +127,17 @@ def test_the_runs_model_must_fit() -> None:
     assert levels(room_findings(busy, CONFIG, FOUR_B, 600, runs=True))["memory"] == "ok"  # our own peer has it
 
 
+def test_a_gpu_that_has_no_room_for_all_rollouts_generates_fewer_at_once() -> None:
+    gpu = replace(MACHINE, accelerators=(Accelerator("RTX 4090", 24 * GIB, 24 * GIB),), disk_free_bytes=100 * GIB)
+    found = room_findings(gpu, CONFIG, FOUR_B, 8192, runs=False)[0]
+    assert found.level == "ok"
+    at_once = re.search(r"needed for the run's model and (\d+) of the longest rollouts at once", found.text)
+    assert at_once is not None
+    assert 4 <= int(at_once[1]) < CONFIG.engine.concurrent_rollouts
+    alone = PeerConfig(engine=CONFIG.engine.model_copy(update={"cache_tokens": 64 * 8192}))
+    assert room_findings(gpu, alone, FOUR_B, 8192, runs=False)[0].level == "error", "the owner wants that much"
+
+
 def test_a_model_that_fits_no_gpu_is_divided_among_the_machines() -> None:
     eight_b = ModelConfig(preset="qwen3-8b")
     gpus = replace(MACHINE, accelerators=(Accelerator("L4", 12 * GIB, 12 * GIB),) * 4, disk_free_bytes=200 * GIB)
