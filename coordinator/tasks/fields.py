@@ -9,17 +9,25 @@ from typing import Any
 
 from coordinator.config.tasks import FieldsConfig
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
+from rollcast.wire.text.chat_template import Message
 from rollcast.wire.text.data_files import COLUMNS_SHOWN, ROW_BYTES_MAX, BadRow
+
+PROMPT_ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One problem as its source has it. ``answer`` may be empty if there are ``tests``."""
+    """One problem as its source has it. ``answer`` may be empty if there are ``tests``.
+
+    Args:
+        messages: the prompt, if it is a conversation; ``prompt`` is its texts then, a line each.
+    """
 
     prompt: str
     answer: str
     tests: CodeTests | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
 
 
 def row_of(value: Any, fields: FieldsConfig, where: str) -> Row:
@@ -30,7 +38,7 @@ def row_of(value: Any, fields: FieldsConfig, where: str) -> Row:
     """
     if not isinstance(value, Mapping):
         raise BadRow(where, "not an object")
-    prompt = _text(value, fields.prompt, where)
+    prompt, messages = _prompt(value, fields.prompt, where)
     answer = _text(value, fields.answer, where) if fields.answer else ""
     tests = None
     if fields.tests:
@@ -39,7 +47,7 @@ def row_of(value: Any, fields: FieldsConfig, where: str) -> Row:
         except ValueError as error:
             raise BadRow(where, f"{fields.tests!r} has no tests that can be run", str(error)) from None
     metadata = {name: _plain(_found(value, name, where)) for name in fields.metadata}
-    row = Row(prompt, answer, tests, metadata)
+    row = Row(prompt, answer, tests, metadata, messages)
     size = len(prompt.encode()) + len(answer.encode()) + len(json.dumps(metadata))
     size += len(json.dumps(tests.to_json())) if tests else 0
     if size > ROW_BYTES_MAX:
@@ -47,24 +55,34 @@ def row_of(value: Any, fields: FieldsConfig, where: str) -> Row:
     return row
 
 
+def _prompt(value: Mapping[str, Any], path: str, where: str) -> tuple[str, tuple[Message, ...]]:
+    """Return a prompt's text, and its messages if it is a conversation that ends with the user's."""
+    found = _found(value, path, where)
+    if not isinstance(found, list):
+        return _text(value, path, where), ()
+    messages = []
+    for number, one in enumerate(found, start=1):
+        role, content = (one.get("role"), one.get("content")) if isinstance(one, Mapping) else (None, None)
+        if role not in PROMPT_ROLES or not isinstance(content, str) or _has_surrogates(content):
+            cause = f"message {number} lacks a role ({', '.join(PROMPT_ROLES)}) or a text as content"
+            raise BadRow(where, f"{path!r} is neither a text nor chat messages", cause)
+        messages.append({"role": role, "content": content})
+    text = "\n".join(one["content"] for one in messages)
+    if not text.strip() or messages[-1]["role"] != "user":
+        raise BadRow(where, f"{path!r} does not end with a message of the user", "there is nothing to answer")
+    return text, tuple(messages)
+
+
 def _text(value: Mapping[str, Any], path: str, where: str) -> str:
     found = _found(value, path, where)
     if isinstance(found, int | float) and not isinstance(found, bool):
         found = json.dumps(found)
     if not isinstance(found, str):
-        raise BadRow(where, f"{path!r} is missing or not a text", f"it is {_kind(found, path)}")
+        raise BadRow(where, f"{path!r} is missing or not a text", f"it is {type(found).__name__}")
     if not found.strip() or _has_surrogates(found):
         cause = "it has half of a character, a lone surrogate" if found.strip() else "it is empty"
         raise BadRow(where, f"{path!r} is missing or not a text", cause)
     return found
-
-
-def _kind(found: Any, path: str) -> str:
-    """Return what stands in the place of a text; of chat messages, a common form of prompts, also a path to a text."""
-    last = found[-1] if isinstance(found, list) and found else None
-    if isinstance(last, Mapping) and "content" in last:
-        return f"a list of chat messages; {f'{path}.{len(found) - 1}.content'!r} is the text of the last one"
-    return type(found).__name__
 
 
 def _found(value: Any, path: str, where: str) -> Any:

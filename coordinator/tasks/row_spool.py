@@ -58,13 +58,14 @@ class RowSpool:
     def __getitem__(self, index: int) -> Row:
         end = self._ends[index]
         start = self._ends[index - 1] if index else 0
-        prompt, answer, tests, metadata = json.loads(os.pread(self._file, end - start, start))
-        return Row(prompt, answer, read_tests(tests) if tests else None, metadata)
+        prompt, answer, tests, metadata, messages = json.loads(os.pread(self._file, end - start, start))
+        return Row(prompt, answer, read_tests(tests) if tests else None, metadata, tuple(messages))
 
 
 def _to_line(row: Row) -> bytes:
     tests = row.tests.to_json() if row.tests else None
-    return json.dumps([row.prompt, row.answer, tests, dict(row.metadata)], separators=(",", ":")).encode()
+    values = [row.prompt, row.answer, tests, dict(row.metadata), row.messages]
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 class TaskThread:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from random import Random
+from typing import Any
 
 from coordinator.tasks.checks.checker import Checker
 from coordinator.tasks.checks.checks import build_checker
@@ -81,6 +82,7 @@ class Rows:
 
 
 def problem_of(row: Row, problem_id: str) -> Problem:
-    """Return the row as a problem; its tests and metadata are the problem's data."""
-    data = {"tests": row.tests.to_json()} if row.tests else {}
-    return Problem(problem_id, row.prompt, row.answer, data | ({"metadata": row.metadata} if row.metadata else {}))
+    """Return the row as a problem; its messages, tests and metadata are the problem's data."""
+    data: dict[str, Any] = {"tests": row.tests.to_json()} if row.tests else {}
+    data |= {"metadata": row.metadata} if row.metadata else {}
+    return Problem(problem_id, row.prompt, row.answer, data | ({"messages": row.messages} if row.messages else {}))

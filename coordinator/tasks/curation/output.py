@@ -62,7 +62,7 @@ def removals(path: Path | None) -> Iterator[Callable[[Removed], None]]:
 
 def _line(kept: Kept, answers: bool) -> dict[str, Any]:
     row = kept.row
-    line: dict[str, Any] = {"prompt": row.prompt} | ({"answer": row.answer} if answers else {})
+    line: dict[str, Any] = {"prompt": row.messages or row.prompt} | ({"answer": row.answer} if answers else {})
     if row.tests is not None:
         line["tests"] = row.tests.to_json()
     if kept.pass_rate is not None:

@@ -76,6 +76,13 @@ def test_useful_rows_are_written_and_removed_rows_counted(tmp_path: Path, capsys
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+def test_conversations_stay_conversations(tmp_path: Path) -> None:
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+    source = write(tmp_path / "chats.jsonl", {"prompt": said, "answer": "2"})
+    assert curate(source, tmp_path / "out.jsonl") == 0
+    assert lines(tmp_path / "out.jsonl") == [{"prompt": said, "answer": "2"}]
+
+
 def test_the_table_names_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "raw.jsonl", *ROWS)
     curate(source, tmp_path / "clean.jsonl", "--prompt", "question")

@@ -24,8 +24,12 @@ from coordinator.tasks.fields import Row, row_of
 from coordinator.tasks.row_spool import RowSpool
 from coordinator.tasks.rows import Rows
 from coordinator.tasks.sources import good_rows, read_rows
+from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import MissingExtra, TaskError
 from rollcast.wire.text.data_files import LINE_BYTES_MAX, BadRow
+from rollcast.wire.text.hub_tokenizer import HubTokenizer
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 
 def jsonl(path: Path, **settings: Any) -> JsonlTask:
@@ -40,8 +44,10 @@ def jsonl(path: Path, **settings: Any) -> JsonlTask:
         ('{"prompt": "a"}', "'answer' is missing"),
         ('{"answer": "a"}', "'prompt' is missing"),
         ('{"prompt": "a", "answer": true}', "'answer' is missing or not a text"),
-        ('{"prompt": ["a"], "answer": "1"}', "'prompt' is missing or not a text\n  cause: it is list"),
-        ('{"prompt": [{}, {"content": "a"}], "answer": "1"}', "messages; 'prompt.1.content' is the text of the last"),
+        ('{"prompt": ["a"], "answer": "1"}', "'prompt' is neither a text nor chat messages\n  cause: message 1 lacks"),
+        ('{"prompt": [{"role": "user", "content": 7}], "answer": "1"}', "message 1 lacks a role"),
+        ('{"prompt": [], "answer": "1"}', "'prompt' does not end with a message of the user"),
+        ('{"prompt": [{"role": "assistant", "content": "a"}], "answer": "1"}', "there is nothing to answer"),
         ('{"prompt": " ", "answer": "1"}', "'prompt' is missing or not a text\n  cause: it is empty"),
         ("[" * 100_000, "not JSON"),
         ('{"prompt": "\\ud800", "answer": "1"}', "half of a character"),
@@ -255,6 +261,23 @@ def test_texts_that_are_not_mathematics_are_not_logged(task: Rows, caplog: pytes
     with caplog.at_level(logging.DEBUG):
         task.verify(task.problem(0), r"$\frac{$ \left( \notacommand")
     assert caplog.records == []
+
+
+def test_a_prompt_may_be_a_conversation(tmp_path: Path) -> None:
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?", "name": "Ann"}]
+    path = tmp_path / "chats.parquet"
+    parquet.write_table(pa.Table.from_pylist([{"prompt": said, "reward_model": {"ground_truth": "2"}}]), path)
+    fields = FieldsConfig(prompt="prompt", answer="reward_model.ground_truth")
+    rows = Rows(ParquetTask(kind="parquet", path=path, fields=fields))
+    kept = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"})
+    problem = rows.problem(0)
+    assert problem == Problem("parquet:0", "Be brief.\n1+1?", "2", {"messages": kept})
+    small = Tokenizer((), rows.characters())
+    prompt, why = TokenLimits(small, 64, 8).check(problem)
+    assert (small.decode(prompt or ()), why) == ("Be brief.\n1+1?", "")
+    with_template = HubTokenizer(tokenizer_folder(tmp_path / "model"))
+    prompt, why = TokenLimits(with_template, 64, 8).check(problem)
+    assert (prompt, why) == (tuple(with_template.encode_chat(kept)), "")
 
 
 def test_numbers_may_be_answers_and_empty_lines_are_skipped(tmp_path: Path) -> None:
