@@ -65,6 +65,8 @@ def unmapped(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 def plain_host(host: str) -> str:
     """Return an IP address in the form to compare, an IPv4-mapped one as IPv4; a name is returned unchanged."""
+    if ":" not in host and not host[:1].isdecimal():  # parsing a name takes longest
+        return host
     try:
         return str(unmapped(ip_address(host)))
     except ValueError:

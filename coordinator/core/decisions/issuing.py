@@ -15,9 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 
-import msgspec
-
-from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
+from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
 from coordinator.core.leases.attempts import Attempt, Prefix
@@ -28,7 +26,6 @@ from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.lent.lent import Lent
 from coordinator.core.members.fair_share import ABOVE_SHARE, IDLE, PREFETCHES, Rank
 from coordinator.core.members.membership import Member
-from coordinator.core.staleness.policy import PacingRule
 from rollcast.wire.ids import GroupId, PeerId, Step, Version
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
@@ -42,51 +39,41 @@ PASSED_OVER_AT_ONCE = 1_000
 _GROUPS_KEPT_FOR_OTHERS_MAX = 256  # that a member would complete in time, and that are passed over for one event
 
 
-class Pacing(msgspec.Struct, frozen=True):
+class Pacing:
     """Decides with which versions work may be begun, by its place among the open and ready groups.
 
-    Everything here stays the same while one event's leases are given out, so it is computed once for each event. A
-    struct, because a frozen dataclass of so many fields takes several times as long to make.
+    Everything here stays the same while one event's leases are given out, so it is computed once for each event. No
+    dataclass, because a frozen one of so many fields takes several times as long to make.
     """
 
-    rule: PacingRule
-    next_step: Step  # of the next batch to be formed
-    limit: int  # S, for what is begun now
-    age_max: int  # for what was begun: the age up to which it can be trained, which a late policy may put above S
-    oldest_kept: Version  # by the learner
-    groups_per_step: int
-    groups_needed: int  # by all batches that are not formed yet
-    groups_to_begin: float  # for each batch, with those that come too late in the end, or lack advantage
-    groups_of_use: float  # open and ready ones that keep the learner busy; infinite before enough is measured
-    fresh_age: float | None  # kappa and how old versions usually are when a peer holds them; None: not measured
-    learner_starves: bool
-    ready: int  # groups that are ready
-    group_yield: GroupYield | None  # counts only places of groups that will be trained; None: every place counts
-
-    @classmethod
-    def of(cls, state: CoreState, now: float) -> Pacing:
+    def __init__(self, state: CoreState, now: float) -> None:
         """Compute the pacing of this moment."""
         settings, forecast, rules = state.settings, state.forecast, state.rules
         under_way, lag_steps = forecast.steps_under_way(settings.samples_per_group), forecast.version_lag_steps()
-        to_begin = settings.groups_per_step / state.group_yield.share * state.usefulness.groups_per_useful_one
-        # A batch, the groups in flight while the learner trains on it, and a margin.
-        batches_of_use = math.inf if under_way is None else 1.0 + under_way + settings.lead_margin_steps
-        return cls(
-            rule=settings.pacing,
-            next_step=state.batches.next_step,
-            limit=rules.limit,
-            age_max=rules.age_max,
-            oldest_kept=rules.kept.oldest,
-            groups_per_step=settings.groups_per_step,
-            groups_needed=(settings.steps - state.batches.next_step) * settings.groups_per_step,
-            groups_to_begin=to_begin,
-            groups_of_use=to_begin * batches_of_use,
-            fresh_age=None if lag_steps is None else rules.publish_every_steps + lag_steps,
-            learner_starves=forecast.learner_starves(now),
-            ready=state.book.ready_count,
-            # Wasted work costs less than a learner that waits, so some is risked only after the learner had to wait.
-            group_yield=state.group_yield if forecast.caution.learner_waited else None,
+        self.rule = settings.pacing
+        self.next_step = state.batches.next_step  # of the next batch to be formed
+        self.limit = rules.limit  # S, for what is begun now
+        # For what was begun: the age up to which it can be trained, which a late policy may put above S.
+        self.age_max = rules.age_max
+        self.oldest_kept = rules.kept.oldest  # by the learner
+        self.groups_per_step = settings.groups_per_step
+        # By all batches that are not formed yet.
+        self.groups_needed = (settings.steps - state.batches.next_step) * settings.groups_per_step
+        # For each batch, with those that come too late in the end, or lack advantage.
+        self.groups_to_begin = (
+            settings.groups_per_step / state.group_yield.share * state.usefulness.groups_per_useful_one
         )
+        # Open and ready ones that keep the learner busy: a batch, the groups in flight while the learner trains on it,
+        # and a margin; infinite before enough is measured.
+        batches_of_use = math.inf if under_way is None else 1.0 + under_way + settings.lead_margin_steps
+        self.groups_of_use = self.groups_to_begin * batches_of_use
+        # Kappa and how old versions usually are when a peer holds them; None: not measured.
+        self.fresh_age = None if lag_steps is None else rules.publish_every_steps + lag_steps
+        self.learner_starves = forecast.learner_starves(now)
+        self.ready = state.book.ready_count  # groups that are ready
+        # Counts only places of groups that will be trained; None: every place counts. Wasted work costs less than a
+        # learner that waits, so some is risked only after the learner had to wait.
+        self.group_yield = state.group_yield if forecast.caution.learner_waited else None
 
     def may_open(self, groups: int) -> bool:
         """Whether one more group besides so many open and ready ones would be useful."""
@@ -165,7 +152,7 @@ class Round:
     def pacing(self) -> Pacing:
         """The pacing of this moment, computed when first needed: most events change what no member can be given."""
         if self._pacing is None:
-            self._pacing = Pacing.of(self._state, self._now)
+            self._pacing = Pacing(self._state, self._now)
         return self._pacing
 
     def _turn(self, groups_ahead: int, made_with: Version | None) -> tuple[Version, Version]:

@@ -209,8 +209,12 @@ class Forecast:
             self._speed(attempt.peer_id).bound(attempt.load * self._usual_tokens / so_far_s, now)
 
     def _speed(self, peer_id: PeerId) -> _Speed:
-        speed = self._speeds.get(peer_id) or _Speed()
-        self._speeds.use(peer_id, speed)
+        speed = self._speeds.get(peer_id)
+        if speed is None:
+            speed = _Speed()
+            self._speeds.use(peer_id, speed)
+        else:
+            self._speeds.move_to_end(peer_id)
         return speed
 
     def scored(self, seconds: float) -> None:

@@ -77,7 +77,7 @@ def test_work_waits_for_the_next_version_when_there_is_time() -> None:
 
     def oldest(groups_ahead: int, made_with: int | None = None) -> int:
         known = None if made_with is None else Version(made_with)
-        return Pacing.of(state, made.now).oldest_fresh_version(groups_ahead, known)
+        return Pacing(state, made.now).oldest_fresh_version(groups_ahead, known)
 
     state.batches.skip_to(Step(20))
     assert [oldest(ahead) for ahead in range(6)] == [11, 11, 12, 12, 13, 13], "it is not known how late versions come"

@@ -11,7 +11,7 @@ A, B = PeerId("a"), PeerId("b")
 
 def test_no_group_is_opened_beyond_those_of_the_last_step() -> None:
     state = CoreState(settings(steps=3, groups_per_step=2))
-    pacing = Pacing.of(state, 0.0)
+    pacing = Pacing(state, 0.0)
     assert [pacing.may_open(groups) for groups in (0, 5, 6)] == [True, True, False]
     assert [pacing.step_of_turn(ahead) for ahead in (0, 1, 2, 5)] == [0, 0, 1, 2]
 
@@ -19,13 +19,13 @@ def test_no_group_is_opened_beyond_those_of_the_last_step() -> None:
 def test_places_of_groups_that_will_come_too_late_are_not_counted_once_the_learner_had_to_wait() -> None:
     state = CoreState(settings(steps=30, groups_per_step=2))
     state.group_yield.ended(8, in_time=False)
-    assert Pacing.of(state, 0.0).step_of_turn(8) == 4
+    assert Pacing(state, 0.0).step_of_turn(8) == 4
     for step in range(16):
         assert not state.forecast.caution.learner_waited, "a run that just begins has to wait"
         state.forecast.learner(70.0 * step - 10.0, recorded=step, waits=True)
         state.forecast.learner(70.0 * step, recorded=step + 1, waits=False)
     assert state.forecast.caution.learner_waited
-    assert Pacing.of(state, 0.0).step_of_turn(8) == 2
+    assert Pacing(state, 0.0).step_of_turn(8) == 2
 
 
 def test_closing_notifies_each_holder_once_and_counts_for_it() -> None:
