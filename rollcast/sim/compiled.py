@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ FOLDERS = (
     "coordinator/core/members",
     "coordinator/core/reach",
     "coordinator/core/staleness",
+    "coordinator/core/traversal",
     "peer/worker/core",
     "rollcast/sim",
     "rollcast/sim/judge",
@@ -49,10 +51,14 @@ FOLDERS = (
 """Folders whose modules handle most events of a simulation."""
 MODULES = (
     *(f"rollcast/wire/{name}.py" for name in ("address_scope", "rollout_messages", "rollouts", "token_ids")),
+    "capacity/model/broadcast_bound.py",
     "capacity/model/pacing_rules.py",
+    "coordinator/core/lent/lent.py",
     "coordinator/core/status/status.py",
     "coordinator/core/status/wait_causes.py",
+    "coordinator/tasks/checks/task.py",
     "learner/training/trained_ids.py",
+    "rollcast/wire/versions/records.py",
 )
 """Modules of other folders, which nearly every simulated rollout passes through."""
 _PACKAGES = ("capacity", "coordinator", "learner", "peer", "rollcast")
@@ -116,8 +122,30 @@ def _staged(compiled_from: Sequence[str]) -> Path:
         shutil.copytree(ROOT / package, staged / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", staged)
     for source in compiled_from:
-        (staged / source).write_text(with_constructors(with_type_tests((ROOT / source).read_text("utf-8"))), "utf-8")
+        text = with_constructors(with_type_tests(with_finals((ROOT / source).read_text("utf-8"))))
+        (staged / source).write_text(text, "utf-8")
     return staged
+
+
+def with_finals(source: str) -> str:
+    """Return a module's source with its numbers and texts declared as ``Final``, so that mypyc compiles their values.
+
+    Every other name of a module is looked up in its dictionary whenever it is used. Line numbers stay.
+    """
+    lines, tree = source.splitlines(keepends=True), ast.parse(source)
+    head = "from __future__ import annotations"
+    if f"{head}\n" not in lines or any(isinstance(node, ast.Global) for node in ast.walk(tree)):
+        return source
+    lines[lines.index(f"{head}\n")] = f"{head}; from typing import Final\n"
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(target, ast.Name):
+            continue
+        if re.fullmatch(r"_?[A-Z][A-Z0-9_]+", target.id) and isinstance(node.value, ast.Constant):
+            kind = f"Final[{ast.unparse(node.annotation)}]" if isinstance(node, ast.AnnAssign) else "Final"
+            line = lines[node.lineno - 1]
+            lines[node.lineno - 1] = f"{target.id}: {kind} = {line[line.index('= ') + 2 :]}"
+    return "".join(lines)
 
 
 def with_type_tests(source: str) -> str:

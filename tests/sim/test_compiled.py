@@ -131,6 +131,34 @@ def test_no_constructor_is_written_where_fields_are_not_simply_set() -> None:
     assert compiled.with_constructors(LEFT_AS_THEY_ARE) == LEFT_AS_THEY_ARE
 
 
+CONSTANTS = """from __future__ import annotations
+
+_LIMIT_S = 2.5  # seconds
+KEPT: int = 16
+RATES: list[float] = [
+    1.0,
+]
+T = TypeVar("T")
+_random = Random()
+
+def limit_s():
+    return _LIMIT_S
+"""
+
+
+def test_numbers_of_a_module_are_declared_final() -> None:
+    assert compiled.with_finals(CONSTANTS) == (
+        CONSTANTS.replace("annotations\n", "annotations; from typing import Final\n", 1)
+        .replace("_LIMIT_S = 2.5", "_LIMIT_S: Final = 2.5")
+        .replace("KEPT: int", "KEPT: Final[int]")
+    )
+
+
+def test_a_module_that_sets_a_global_is_left_as_it_is() -> None:
+    counting = CONSTANTS + "\ndef more():\n    global KEPT\n    KEPT += 1\n"
+    assert compiled.with_finals(counting) == counting
+
+
 MATCHES = """
 def kind(event, is_late=False):
     match event:  # the most frequent first

@@ -27,7 +27,9 @@ class Owner:
 _SPANS_PER_S = 32.0
 """Spans are shorter than most messages take, which so are for a later one; a power of two keeps times exact."""
 
-_Entry = tuple[float, int, Call, tuple[Any, ...], Owner | None, int]
+# (time, number, call, arguments, owner, life): a tuple of any length to mypyc, which takes one of known length apart
+# whenever it looks at it.
+_Entry = tuple[Any, ...]
 
 
 class Agenda:
@@ -88,8 +90,10 @@ class Agenda:
                 return None
             ahead = self._begin_span(heappop(self._spans))
         if ahead and (not heap or ahead[-1] < heap[0]):
-            return ahead.pop() if ahead[-1][0] <= until_s else None
-        return heappop(heap) if heap[0][0] <= until_s else None
+            at_s: float = ahead[-1][0]
+            return ahead.pop() if at_s <= until_s else None
+        at_s = heap[0][0]
+        return heappop(heap) if at_s <= until_s else None
 
     def _begin_span(self, span: int) -> list[_Entry]:
         """Sort the calls of a span that begins, and return them."""
@@ -119,6 +123,9 @@ class Agenda:
 
     def _run_all(self, until_s: float) -> None:
         made = 0
+        arguments: tuple[Any, ...]
+        owner: Owner | None
+        life: int
         try:
             while (entry := self._pop(until_s)) is not None:
                 self.now, _, call, arguments, owner, life = entry
@@ -132,6 +139,9 @@ class Agenda:
         self.now = max(self.now, until_s)
 
     def _make(self, entry: _Entry) -> None:
+        arguments: tuple[Any, ...]
+        owner: Owner | None
+        life: int
         self.now, _, call, arguments, owner, life = entry
         if owner is None or (owner.takes_calls and owner.life == life):
             call(*arguments)

@@ -494,13 +494,18 @@ class CoordinatorNode(Server):
         self._kept(change)
 
     def _kept(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
-        change.add_done_callback(self._made if then is None else partial(self._made, then=then))
+        change.add_done_callback(self._made if then is None else partial(self._go_on, then))
 
-    def _made(self, change: asyncio.Future[Any], then: ev.Event | None = None) -> None:
+    def _made(self, change: asyncio.Future[Any]) -> None:
         error = change.exception()
         if error is not None:
             self.fail(error)
-        elif then is not None:
+
+    def _go_on(self, then: ev.Event, change: asyncio.Future[Any]) -> None:
+        error = change.exception()
+        if error is not None:
+            self.fail(error)
+        else:
             self.apply(then)
 
     def _announce_to(self, action: act.SendAnnouncement) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Generic, TypeVar, cast
 
@@ -46,7 +47,7 @@ T = TypeVar("T")
 class Change(Generic[T]):
     """A change on its way to the disk, with the part of a future's interface that callers use."""
 
-    __slots__ = ("_arguments", "_callbacks", "_change", "_error", "_finished", "_result", "_store")
+    __slots__ = ("_arguments", "_callback", "_change", "_error", "_finished", "_result", "_store")
 
     def __init__(self, store: MemoryStore, change: Callable[..., T], arguments: tuple[Any, ...]) -> None:
         self._store = store
@@ -55,7 +56,7 @@ class Change(Generic[T]):
         self._finished = False
         self._result: Any = None
         self._error: Exception | None = None
-        self._callbacks: list[Callable[[Change[T]], None]] = []
+        self._callback: Callable[[Change[T]], None] | None = None
 
     def done(self) -> bool:
         return self._finished
@@ -72,10 +73,13 @@ class Change(Generic[T]):
         return cast(T, self._result)
 
     def add_done_callback(self, callback: Callable[[Change[T]], None]) -> None:
+        before = self._callback
         if self._finished:
             callback(self)
+        elif before is None:  # most changes have one
+            self._callback = callback
         else:
-            self._callbacks.append(callback)
+            self._callback = partial(_call_both, before, callback)
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._finished:
@@ -97,9 +101,14 @@ class Change(Generic[T]):
     def notify(self) -> None:
         """Call the waiting callbacks, because the change is durable or refused."""
         self._finished = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+        callback, self._callback = self._callback, None
+        if callback is not None:
             callback(self)
+
+
+def _call_both(first: Callable[[Change[T]], None], second: Callable[[Change[T]], None], change: Change[T]) -> None:
+    first(change)
+    second(change)
 
 
 class MemoryStore:
