@@ -4,11 +4,11 @@ TCP shares it by round trips: each full queue in front of the uplink costs every
 round trip of 200 ms gets half of what one of 50 ms gets. A peer far away would then lag behind in the chunks of every
 relay, request them elsewhere as late, and receive them twice.
 
-So the links that have bytes to send are paced: each at the same part of a total, which follows the wait in front of the
-uplink. Without a queue the total grows. With a long one it becomes a little less than what the other ends acknowledge.
-The wait shows in round trips, which also contain the waits in front of the other ends' uplinks: the least by which one
-of the links is late counts. Where that stays long although less and less is sent, the queue is not this process's, and
-nothing is limited for a while.
+So where several links have bytes to send, they are paced: each at the same part of a total, which follows the wait in
+front of the uplink. Without a queue the total grows. With a long one it becomes a little less than what the other ends
+acknowledge. The wait shows in round trips, which also contain the waits in front of the other ends' uplinks: the least
+by which one of the links is late counts. Where that stays long although less and less is sent, the queue is not this
+process's, and nothing is limited for a while.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _OF_ACKNOWLEDGED_LEAST = 0.9
 # After so many cuts in a row the queue is not this process's, and nothing is limited for so long.
 _CUTS_MOST = 24
 _UNLIMITED_S = 30.0
+# Links that send one after the other, with pauses shorter than this, share the uplink.
+_SHARED_S = 2.0
 # A link is paced anew only if its rate changes by more than this.
 _CHANGE_LEAST = 0.04
 # When the last byte has left this process, the kernel still has so many to send (see tcp.set_unsent_bytes).
@@ -84,6 +86,7 @@ class UplinkShare:
         self._step = _STEP_FIRST
         self._cuts = 0
         self._unlimited_until_s = 0.0
+        self._shared_until_s = -math.inf
         self._began_s = 0.0  # of the measurement
         self._waited_s = 0.0
         self._waiting_since_s: float | None = None
@@ -108,6 +111,15 @@ class UplinkShare:
         for known in (self._acknowledged, self._sending_until_s, self._paced):
             known.pop(link, None)
 
+    def _is_shared(self, now: float) -> bool:
+        """Whether several links send, or did a moment ago.
+
+        One alone has the uplink: TCP finds the rate of a fast one much sooner than the total grows.
+        """
+        if len(self._sending_until_s) > 1:
+            self._shared_until_s = now + _SHARED_S
+        return now < self._shared_until_s
+
     def _count_time(self, now: float) -> None:
         if self._waiting_since_s is not None:
             self._waited_s += now - self._waiting_since_s
@@ -118,9 +130,10 @@ class UplinkShare:
         """Pace the links that send, if there is something to change."""
         if any(until_s <= now for until_s in self._sending_until_s.values()):
             self._sending_until_s = {link: until for link, until in self._sending_until_s.items() if until > now}
+        shared = self._is_shared(now) and self._total > 0.0
         for link in self._sending_until_s:
             self._acknowledged.setdefault(link, -1)
-            share = int(self._total / len(self._sending_until_s)) if self._total else UNLIMITED
+            share = int(self._total / len(self._sending_until_s)) if shared else UNLIMITED
             if abs(share - self._paced.get(link, UNLIMITED)) > _CHANGE_LEAST * share:
                 self._paced[link] = share
                 link.pace(share)
@@ -135,7 +148,7 @@ class UplinkShare:
             rate = acknowledged_bytes / took_s
             self._rate += (_SMOOTHING if self._rate else 1.0) * (rate - self._rate)
             self._measurements += 1
-        if self._measurements >= _BUSY_MEASUREMENTS_FIRST:
+        if self._measurements >= _BUSY_MEASUREMENTS_FIRST and self._is_shared(now):
             self._steer(late_s, busy, now)
 
     def _newly_acknowledged(self) -> tuple[int, float]:

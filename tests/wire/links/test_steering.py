@@ -78,8 +78,9 @@ def test_links_beyond_the_local_network_share_the_uplink(
     monkeypatch.setattr(steering, "measure_path", lambda _sock: PathFigures(0, 0, least_rtt_s + 0.05, least_rtt_s))
     acknowledged = iter(range(0, 1 << 40, 100_000))
     monkeypatch.setattr(steering, "acknowledged_bytes", lambda _sock: next(acknowledged))
-    steered = LinkSteering(sock, SocketOptions())
-    for number in range(40):
+    steered, other = LinkSteering(sock, SocketOptions()), LinkSteering(sock, SocketOptions())
+    for number in range(20):
+        other.waits(1 << 20, 1.0 + number * 0.3)
         steered.waits(1 << 20, 1.0 + number * 0.3)
         steered.waits(100, 1.299 + number * 0.3)
     ceiling = int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, 47, 8), "little")

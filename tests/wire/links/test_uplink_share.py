@@ -150,3 +150,17 @@ def test_links_whose_figures_are_unknown_are_not_limited() -> None:
     for number, link in itertools.product(range(200), links):
         share.waits(link, number % 2 == 0, number * 0.05)
     assert [link.paced for link in links] == [UNLIMITED] * 2
+
+
+def test_a_link_that_sends_alone_is_not_limited() -> None:
+    uplink = Uplink(3 * MEGABYTE, (1.0, 1.0))
+    other = uplink.links[1]
+    other.busy = False
+    uplink.run(10.0)
+    assert uplink.links[0].paced == UNLIMITED
+    other.busy = True
+    uplink.run(5.0)
+    assert all(link.paced < 2 * MEGABYTE for link in uplink.links)
+    other.busy = False
+    uplink.run(5.0)
+    assert uplink.links[0].paced == UNLIMITED
