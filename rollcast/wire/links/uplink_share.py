@@ -42,8 +42,8 @@ _OF_ACKNOWLEDGED_LEAST = 0.9
 # After so many cuts in a row the queue is not this process's, and nothing is limited for so long.
 _CUTS_MOST = 24
 _UNLIMITED_S = 30.0
-# Links that send one after the other, with pauses shorter than this, share the uplink.
-_SHARED_S = 2.0
+# Links of which only one sent for less than this share the uplink: in a broadcast the others go on at any moment.
+_SHARED_S = 30.0
 # A link is paced anew only if its rate changes by more than this.
 _CHANGE_LEAST = 0.04
 # When the last byte has left this process, the kernel still has so many to send (see tcp.set_unsent_bytes).

@@ -163,4 +163,6 @@ def test_a_link_that_sends_alone_is_not_limited() -> None:
     assert all(link.paced < 2 * MEGABYTE for link in uplink.links)
     other.busy = False
     uplink.run(5.0)
+    assert uplink.links[0].paced < UNLIMITED, "the other link may go on at any moment"
+    uplink.run(30.0)
     assert uplink.links[0].paced == UNLIMITED
