@@ -121,12 +121,13 @@ async def test_a_call_that_was_cancelled_without_its_caller_is_repeated(world: W
 
 async def test_a_coordinator_that_stays_away_is_an_error_in_time(world: World, authority: Authority) -> None:
     await world.coordinator.stop()
-    async with client_of(world, authority, reconnect_timeout_s=2.0) as client:
+    async with client_of(world, authority, reconnect_timeout_s=0.5) as client:
         assert not client.was_away
         with pytest.raises(WaitTimedOut, match="the coordinator, opening"):
             await client.open()
         assert client.was_away
         await world.coordinator.start(world.grpc_port)
+        client._reconnect_timeout_s = 20.0  # gRPC dials an address that refused again after seconds
         await client.open()
         assert not client.was_away
 
