@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import TypeVar
 
@@ -60,6 +60,16 @@ class RecentIdentities(OrderedDict[KeyT, ValueT]):
         self.move_to_end(identity)
         while len(self) > self.limit:
             self.popitem(last=False)
+
+    def used(self, identity: KeyT, make: Callable[[], ValueT]) -> ValueT:
+        """Return the value of an identity, which is now the one used last; ``make`` makes it if there is none."""
+        value = self.get(identity)
+        if value is None:
+            value = make()
+            self.use(identity, value)
+        else:
+            self.move_to_end(identity)
+        return value
 
 
 class Distribution:

@@ -53,3 +53,13 @@ def test_there_is_room_for_the_members_and_as_many_that_left() -> None:
     assert values.limit == IDENTITIES_KEPT
     values.make_room(IDENTITIES_KEPT)
     assert values.limit == 2 * IDENTITIES_KEPT
+
+
+def test_a_value_is_made_once_and_its_use_keeps_it() -> None:
+    values: RecentIdentities[str, list[int]] = RecentIdentities()
+    values.limit = 2
+    first = values.used("a", list)
+    values.used("b", list)
+    assert values.used("a", list) is first
+    values.used("c", list)
+    assert list(values) == ["a", "c"], "b was used longest ago"

@@ -139,13 +139,7 @@ class Dissemination:
         return self._peers.get(peer_id)
 
     def _remembered(self, peer_id: PeerId) -> PeerTimes:
-        times = self._peers.get(peer_id)
-        if times is None:
-            times = PeerTimes()
-            self._peers.use(peer_id, times)
-        else:
-            self._peers.move_to_end(peer_id)
-        return times
+        return self._peers.used(peer_id, PeerTimes)
 
     def _settle(self, version: Version) -> None:
         broadcast = self._running[version]

@@ -67,12 +67,7 @@ class LinkRates:
 
     def observe(self, peer_id: PeerId, facts: PeerFacts, now: float) -> None:
         """Take over a heartbeat's measurements; one without a newer measurement changes nothing."""
-        record = self._records.get(peer_id)
-        if record is None:
-            record = _Record()
-            self._records.use(peer_id, record)
-        else:
-            self._records.move_to_end(peer_id)
+        record = self._records.used(peer_id, _Record)
         self._received(record, facts)
         if facts.links:
             rtts = [link.rtt_s for link in facts.links if link.rtt_s > 0]

@@ -209,13 +209,7 @@ class Forecast:
             self._speed(attempt.peer_id).bound(attempt.load * self._usual_tokens / so_far_s, now)
 
     def _speed(self, peer_id: PeerId) -> _Speed:
-        speed = self._speeds.get(peer_id)
-        if speed is None:
-            speed = _Speed()
-            self._speeds.use(peer_id, speed)
-        else:
-            self._speeds.move_to_end(peer_id)
-        return speed
+        return self._speeds.used(peer_id, _Speed)
 
     def scored(self, seconds: float) -> None:
         """Measure how many seconds after its receipt a rollout was scored."""
