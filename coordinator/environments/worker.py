@@ -36,7 +36,7 @@ from coordinator.environments.alone import AloneGame
 from coordinator.environments.games import CLOSE_TIMEOUT_S, Game, Games, Turn
 from coordinator.environments.gym import GymGames
 from coordinator.workers.child import Pipe, keep_quiet
-from coordinator.workers.tracebacks import users_traceback
+from coordinator.workers.tracebacks import USERS_ERRORS, users_traceback
 from rollcast.runtime.errors import TaskError
 
 FAILURE_LENGTH_MAX = 2_000  # characters of a traceback: its end says the most
@@ -119,7 +119,7 @@ async def _answer(pipe: Pipe, worker: Worker, request: dict[str, Any]) -> None:
         answer = await worker.handle(request)
     except Interrupted:
         return
-    except (Exception, SystemExit) as error:  # the environment may raise anything
+    except USERS_ERRORS as error:  # the environment may raise anything
         answer = {"failed": users_traceback(error)[-FAILURE_LENGTH_MAX:]}
     pipe.send({"id": request["id"], **answer})
 
@@ -178,7 +178,7 @@ class Worker:
         for closing in (*(game.close for game in self._open.values()), self._games.close):
             try:
                 await closing()
-            except (Exception, SystemExit):
+            except USERS_ERRORS:
                 traceback.print_exc()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, PythonTask, RowsConfig
 from coordinator.tasks.fields import Row, row_of
 from coordinator.workers.plugins import load_plugin
-from coordinator.workers.tracebacks import users_traceback
+from coordinator.workers.tracebacks import USERS_ERRORS, users_traceback
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.data_files import BadLine, BadRow, jsonl_rows, optional_import, parquet_rows
 
@@ -90,7 +90,7 @@ def _python(config: PythonTask) -> Iterator[tuple[str, Any]]:
             yield f"{where}, problem {number}", row
     except TaskError:
         raise
-    except (Exception, SystemExit) as error:
+    except USERS_ERRORS as error:
         raise TaskError(
             f"{where} raised an exception", cause=users_traceback(error), fix="correct the function"
         ) from error

@@ -33,7 +33,7 @@ from coordinator.verifiers.batches import checks_together, verify_many
 from coordinator.verifiers.messages import verdict_message
 from coordinator.verifiers.scorer import COMPLETION_LENGTH_MAX, TOO_LONG, Failed, Scored, Verdict
 from coordinator.workers.child import Pipe, keep_quiet
-from coordinator.workers.tracebacks import users_traceback
+from coordinator.workers.tracebacks import USERS_ERRORS, users_traceback
 from rollcast.runtime.errors import RollcastError, TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 
@@ -126,7 +126,7 @@ async def _score_together(
         asked = [(Problem.from_json(items[place][0]), texts[place]) for place in short]
         found = dict(zip(short, await verify_many(task, asked, timeout_s), strict=True))
         return [_verdict_of(found.get(place, TOO_LONG)) for place in range(len(items))]
-    except (Exception, SystemExit) as error:
+    except USERS_ERRORS as error:
         reason: FailureReason = "timeout" if isinstance(error, TimeoutError) else "exception"
         return [Failed("", reason, users_traceback(error))] * len(items)
 

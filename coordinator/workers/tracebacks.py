@@ -8,6 +8,8 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+#: What a user's code raises that must not end its worker: sys.exit in a reward is its author's mistake, too.
+USERS_ERRORS = (Exception, SystemExit)
 #: Both packages lie in one folder, also where it holds links to them (coordinator/environments/process.py).
 _FOLDER = Path(__file__).absolute().parents[2]
 _CALLERS = (*(f"{_FOLDER / package}/" for package in ("coordinator", "rollcast")), "<frozen importlib", "<frozen runpy")

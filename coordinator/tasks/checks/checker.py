@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
-from coordinator.workers.tracebacks import users_traceback
+from coordinator.workers.tracebacks import USERS_ERRORS, users_traceback
 
 Item = tuple[Problem, str]  # a problem and the text of a completion
 Outcome = Score | ScoringFailure
@@ -54,7 +54,7 @@ def outcome_of(check: Callable[..., Score], *arguments: object) -> Outcome:
         return check(*arguments)
     except ScoringFailure as failure:
         return failure
-    except (Exception, SystemExit) as error:
+    except USERS_ERRORS as error:
         return ScoringFailure("exception", users_traceback(error))
 
 

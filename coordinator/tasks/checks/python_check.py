@@ -11,7 +11,7 @@ from coordinator.config.checks import PythonCheck
 from coordinator.tasks.checks.checker import Checker, Item, Outcome, metadata_of, outcome_of
 from coordinator.tasks.checks.task import Problem, Score, ScoringFailure
 from coordinator.workers.plugins import load_plugin
-from coordinator.workers.tracebacks import users_traceback
+from coordinator.workers.tracebacks import USERS_ERRORS, users_traceback
 from rollcast.runtime.errors import TaskError
 
 REWARDS = "rollcast.rewards"
@@ -77,7 +77,7 @@ class PythonChecker(Checker):
                 return _score(await self._call(_arguments(ONE, problem, text)))
         except ScoringFailure as failure:
             return failure
-        except (Exception, SystemExit) as error:
+        except USERS_ERRORS as error:
             if limit.expired():  # a function may also raise a TimeoutError of its own
                 return ScoringFailure("timeout", f"the reward function took longer than {timeout_s:g} s")
             return ScoringFailure("exception", users_traceback(error))
