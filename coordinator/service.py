@@ -32,7 +32,7 @@ from rollcast.runtime.process import (
     return_large_blocks,
 )
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.waits import cancel_and_wait, deadline
 from rollcast.wire.joining.invite import Invite
 
 log = structlog.get_logger()
@@ -217,12 +217,7 @@ async def _write_last_summary(coordinator: Coordinator, reason: str) -> None:
                 )
         writing.result()
     finally:
-        await _cancel(writing)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(writing)
 
 
 async def _write_summary(coordinator: Coordinator, reason: str, within_s: float) -> None:

@@ -15,6 +15,7 @@ import rollcast
 from coordinator.environments.answers import EnvironmentFailed
 from coordinator.environments.games import CLOSE_TIMEOUT_S
 from coordinator.workers.line_process import LineProcess, WorkerDied, WorkerHung
+from rollcast.runtime.waits import cancel_and_wait
 
 ANSWER_BYTES_MAX = 8 << 20
 STOP_TIMEOUT_S = CLOSE_TIMEOUT_S + 5.0  # of a worker, which ends itself after CLOSE_TIMEOUT_S
@@ -131,8 +132,7 @@ class EnvironmentProcess:
     async def _end(self, ending: Awaitable[None]) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+            await cancel_and_wait(reader)
         await ending
         self._fail(WorkerDied("it was replaced"))
 

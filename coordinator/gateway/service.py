@@ -28,6 +28,7 @@ from rollcast.runtime.process import (
     return_large_blocks,
 )
 from rollcast.runtime.version import software_version
+from rollcast.runtime.waits import cancel_and_wait
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import RunId
@@ -50,11 +51,11 @@ async def run(config: GatewayConfig, stop: asyncio.Event) -> int:
     raise_open_files_limit()
     gateway = Gateway(config, await asyncio.to_thread(_identity, config))
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(_cancel, asyncio.create_task(collect_young_garbage()))
+        stack.push_async_callback(cancel_and_wait, asyncio.create_task(collect_young_garbage()))
         dialling = asyncio.create_task(gateway.dialler.run())
-        stack.push_async_callback(_cancel, dialling)
+        stack.push_async_callback(cancel_and_wait, dialling)
         stopped = asyncio.create_task(stop.wait())
-        stack.push_async_callback(_cancel, stopped)
+        stack.push_async_callback(cancel_and_wait, stopped)
         ends: list[asyncio.Future[Any]] = [dialling, stopped, gateway.core.failure, gateway.core.over]
         await asyncio.wait([gateway.ready, *ends], return_when=asyncio.FIRST_COMPLETED)
         if gateway.ready.done():
@@ -161,8 +162,3 @@ def _identity(config: GatewayConfig) -> Identity:
     if config.invite is None:
         return Identity.generate()
     return Identity.load_or_create(config.state_folder / "identity.key")
-
-
-async def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

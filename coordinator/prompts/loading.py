@@ -32,7 +32,7 @@ from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.volatility import Volatility
 from coordinator.verifiers.build import build_scorer
 from rollcast.runtime.errors import TaskError
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.waits import cancel_and_wait, deadline
 from rollcast.wire.text.tokenizer import Tokenizer
 
 GENERATOR_LOAD_DEADLINE_S = 120.0  # includes a cold import
@@ -124,8 +124,7 @@ class TaskLoading:
         if self._is_closed:
             return
         self._is_closed = True
-        self._loading.cancel()
-        await asyncio.gather(self._loading, return_exceptions=True)
+        await cancel_and_wait(self._loading)
         self.thread.close()
         await asyncio.gather(self.scorer.close(), *([] if self.environments is None else [self.environments.close()]))
 
@@ -136,8 +135,7 @@ class TaskLoading:
                 mixture, sets = await self.thread.run(lambda: _mixture(config, self._wanted, self._read))
             await starting
         except BaseException:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await cancel_and_wait(starting)
             raise
         return Loaded(mixture, sets, SkipLog(mixture))
 

@@ -25,7 +25,7 @@ from coordinator.tasks.mixture import Example, PromptMixture, TrainingPrompt
 from coordinator.tasks.volatility import Difficulty, Volatility
 from coordinator.verifiers.scorer import Failed, ScoreItem, Verdict, score_again
 from rollcast.runtime.errors import MalformedMessage, NotScored, TaskError
-from rollcast.runtime.waits import deadline
+from rollcast.runtime.waits import cancel_and_wait, deadline
 from rollcast.wire.ids import RolloutId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.stop_strings import StopStrings
@@ -283,8 +283,7 @@ class Problems:
 
 
 async def _stop(loading: asyncio.Task[Loaded], task: TaskLoading) -> None:
-    loading.cancel()
-    await asyncio.gather(loading, return_exceptions=True)
+    await cancel_and_wait(loading)
     await task.close()
 
 

@@ -11,6 +11,7 @@ import structlog
 
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.start_deadline import StartReport
+from rollcast.runtime.waits import cancel_and_wait
 
 WRITTEN_EVERY_S = 1.0
 LOGGED_EVERY_S = 10.0
@@ -25,8 +26,7 @@ async def start_reported(folder: RunFolder, progress: Callable[[], str]) -> Asyn
     try:
         yield
     finally:
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
+        await cancel_and_wait(reporting)
         with suppress(OSError):
             folder.starting.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ import structlog
 from learner.checkpoints.arrays import ArrayWrite
 from learner.checkpoints.checkpoint import Checkpoints, HostState, Saving
 from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.waits import cancel_and_wait
 
 _log = structlog.get_logger()
 
@@ -76,8 +77,7 @@ class Saves:
         what it finds in the folder and must not meet them.
         """
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_and_wait(self._task)
             self._task = None
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._end, Saving.discard)

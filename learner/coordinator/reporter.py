@@ -11,6 +11,7 @@ import structlog
 
 from learner.coordinator.profile_orders import ProfileOrders
 from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.waits import cancel_and_wait
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 BETWEEN_CHANGES_S = 0.5  # changes within this time are merged
@@ -93,8 +94,7 @@ class StatusReporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         while True:

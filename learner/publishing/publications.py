@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import Freezing
 from rollcast.policy.snapshot import Snapshot
+from rollcast.runtime.waits import cancel_and_wait
 from rollcast.wire.ids import Version
 
 
@@ -85,8 +86,7 @@ class Publications:
     async def cancel(self) -> None:
         """Cancel the publication in flight; a resumed learner publishes the version again from its own disk."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_and_wait(self._task)
             self._task = None
 
     async def _publish(self, version: Version, snapshot: Snapshot | Freezing) -> None:

@@ -1,4 +1,4 @@
-"""Bound waits in time, with errors that name what was waited for, and compute retry delays with full jitter."""
+"""Bound waits in time, with errors that name what was waited for; compute retry delays with full jitter; end tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from random import Random
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rollcast.runtime.errors import WaitTimedOut
 
@@ -90,3 +90,10 @@ def backoff_delays_s(random: Random, *, first_s: float = 0.1, most_s: float = 10
     while True:
         yield random.uniform(0.0, ceiling_s)
         ceiling_s = min(most_s, ceiling_s * 2.0)
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended. What they raise is not raised here."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rollcast.runtime.background import Background, or_fail
 from rollcast.runtime.errors import WaitTimedOut
-from rollcast.runtime.waits import backoff_delays_s, deadline, result_or_released
+from rollcast.runtime.waits import backoff_delays_s, cancel_and_wait, deadline, result_or_released
 
 
 async def test_deadline_names_what_it_waited_for() -> None:
@@ -136,3 +136,20 @@ async def test_an_exception_is_passed_on_at_once_and_a_cancellation_is_none() ->
     tasks[1].cancel()
     await asyncio.wait(tasks)
     assert (failures, tasks[1].cancelled()) == ([error], True)
+
+
+async def test_cancelled_tasks_have_ended_whatever_they_raise() -> None:
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(60.0)
+        finally:
+            raise ValueError("while it ends")
+
+    async def done() -> None:
+        pass
+
+    tasks = [asyncio.create_task(stubborn()), asyncio.create_task(done())]
+    await asyncio.sleep(0.0)
+    await cancel_and_wait(*tasks)
+    assert all(task.done() for task in tasks)
+    assert isinstance(tasks[0].exception(), ValueError)
