@@ -126,7 +126,7 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
     push = link.in_transport.popleft()
     if not link.in_transport:
         del state.sending[link_id]
-    state.uplink.left(state.now_s)
+    state.uplink.left(link.given_bytes, link.given_at_s, state.now_s)
     if push is not None:
         _count_as_sent(state, push.upstream)
     pump(state, link)
@@ -210,9 +210,10 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
         return False
     if not state.sending:
         state.uplink.begins(state.now_s)
+    state.uplink.given(encoding.chunk_size_bytes)
     link.in_transport.append(push)
     state.sending[link.link] = link
-    link.given_at_s, link.given_after = state.now_s, state.chunks_left
+    link.given_at_s, link.given_after, link.given_bytes = state.now_s, state.chunks_left, encoding.chunk_size_bytes
     if push is not None and state.settings.role != "origin" and state.reports(link.peer_id, push.stripe):
         link.owned.append(Owned(key, index, state.now_s, alone=False))
     if push is None:

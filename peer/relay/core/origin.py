@@ -10,6 +10,7 @@ root that would finish after the others gets no more.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import chain
 
@@ -25,9 +26,10 @@ from rollcast.wire.links.frames import DIRECT_STRIPE
 _SLOWER_AT_END_MOST = 1.5
 # Broadcasts in progress at the same time; peers request what they lack of older ones.
 _BROADCASTS_MOST = 4
-# If nothing else leaves, a chunk that its link does not take for this long waits for the other end and not for the
-# uplink.
-_STUCK_S = 0.25
+# If nothing else leaves, a chunk that its link does not take for this long, and for so many times as long as usual,
+# waits for the other end and not for the uplink.
+_STUCK_S_LEAST = 0.25
+_STUCK_TIMES = 3.0
 # A chunk is given again when its root takes longer than its window calls late, and longer than this.
 _GIVEN_AGAIN_S_LEAST = 0.5
 # For a root that has not passed on a chunk yet, only the plan says what to expect: allow this many times as long, and
@@ -86,7 +88,7 @@ def issue(state: RelayState, now: float) -> None:
         stripe = _best_stripe(state, broadcast, encoding, failed, now)
         if stripe is not None:
             _give(state, broadcast, encoding, stripe, now)
-        elif passed_on + others == 0 and state.plan.direct_copies and state.link_to:
+        elif passed_on + others == 0 and state.plan.direct_copies and _some_link_is_idle(state):
             _send_directly(state, broadcast, encoding)
         else:
             return
@@ -123,16 +125,24 @@ def _backlog(state: RelayState, now: float) -> tuple[int, int]:
     either: otherwise a few peers that request much would end the broadcast.
     """
     relayed = count = 0
+    usual_s = state.uplink.transit_s or math.inf
+    stuck_s = max(_STUCK_S_LEAST, _STUCK_TIMES * usual_s)
     for link in state.links.values():
         if not link.pushes and not link.in_transport:
             continue
-        if link.in_transport and (now - link.given_at_s > _STUCK_S or state.is_stuck(link)):
+        if link.in_transport and (now - link.given_at_s > stuck_s or state.is_stuck(link)):
             continue
         for push in chain(link.in_transport, *link.pushes.values()):
             if push is not None:
                 count += 1
                 relayed += push.relayed
     return relayed, count - relayed
+
+
+def _some_link_is_idle(state: RelayState) -> bool:
+    """Return whether a neighbour would be sent a copy at once."""
+    links = map(state.link_to.get, state.neighbours)
+    return any(link is not None and not link.in_transport for link in links)
 
 
 def _roots(state: RelayState, stripe: StripeId) -> tuple[list[LinkState], list[LinkState]]:

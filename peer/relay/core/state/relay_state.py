@@ -134,6 +134,7 @@ class LinkState:
     in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
     given_at_s: float = 0.0  # when the transport was given the newest of them
     given_after: int = 0  # chunks that had left on all links by then
+    given_bytes: int = 0  # its chunk size
     owned: deque[Owned] = field(default_factory=deque)
     account: Account = field(default_factory=Account)
     useful: int = 0

@@ -23,6 +23,8 @@ _PACE_SMOOTHING = 0.1
 # chunks for many links until that is learned, behind which its own requests and reports wait.
 _SLOWER_TIMES = 2.0
 _SLOWER_SMOOTHING = 0.5
+# A chunk that takes longer counts as this many times as long as usual.
+_TRANSIT_TIMES_MOST = 5.0
 # A chunk is late after this many smoothed service times.
 _LATE_SERVICES = 4.0
 
@@ -91,19 +93,33 @@ class ServiceWindow:
 class UplinkPace:
     """Measures how long this process's uplink takes for a chunk while it has some to send.
 
+    Both times are those of a chunk of the size that was given last: a keyframe has larger ones than a delta.
+
     Attributes:
         chunk_s: smoothed seconds for one chunk, to whichever link; 0 before the first has left.
+        transit_s: smoothed seconds from giving a chunk to a link until it has left, while others share the uplink;
+            0 before the first has left.
     """
 
-    __slots__ = ("_since_s", "chunk_s")
+    __slots__ = ("_chunk_bytes", "_since_s", "chunk_s", "transit_s")
 
     def __init__(self) -> None:
         self.chunk_s = 0.0
+        self.transit_s = 0.0
+        self._chunk_bytes = 0  # 0 before the first is given
         self._since_s = 0.0  # when the last chunk left, or the first one was given to an idle uplink
 
     def begins(self, now: float) -> None:
         """An idle uplink is given a chunk."""
         self._since_s = now
+
+    def given(self, size_bytes: int) -> None:
+        """A chunk of this size is given to a link."""
+        if size_bytes != self._chunk_bytes:
+            if self._chunk_bytes:
+                self.chunk_s *= size_bytes / self._chunk_bytes
+                self.transit_s *= size_bytes / self._chunk_bytes
+            self._chunk_bytes = size_bytes
 
     def chunk_s_at_least(self, given_at_s: float, now: float) -> float:
         """Return how long a chunk takes now: as before, or longer if none has left for longer.
@@ -113,11 +129,21 @@ class UplinkPace:
         """
         return max(self.chunk_s, now - max(self._since_s, given_at_s))
 
-    def left(self, now: float) -> None:
-        """A chunk left."""
-        took_s, self._since_s = now - self._since_s, now
+    def left(self, size_bytes: int, given_at_s: float, now: float) -> None:
+        """A chunk left.
+
+        Args:
+            size_bytes: its size.
+            given_at_s: when it was given to its link.
+        """
+        scale = self._chunk_bytes / size_bytes
+        took_s, self._since_s = (now - self._since_s) * scale, now
+        transit_s = (now - given_at_s) * scale
         if not self.chunk_s:
-            self.chunk_s = took_s
+            self.chunk_s, self.transit_s = took_s, transit_s
             return
         slower = took_s > _SLOWER_TIMES * self.chunk_s
         self.chunk_s += (_SLOWER_SMOOTHING if slower else _PACE_SMOOTHING) * (took_s - self.chunk_s)
+        # One that waited for a link's other end for long says little about the uplink.
+        transit_s = min(transit_s, _TRANSIT_TIMES_MOST * self.transit_s)
+        self.transit_s += _SMOOTHING * (transit_s - self.transit_s)

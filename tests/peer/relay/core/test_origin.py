@@ -212,6 +212,26 @@ def test_without_a_free_root_copies_go_to_all_neighbours() -> None:
     assert steps.state.counters.chunks_direct == 1
 
 
+def test_a_slow_uplink_that_large_chunks_fill_is_given_no_copies() -> None:
+    """One of a megabyte takes half a second of an uplink of 100 Mbit/s that six links share."""
+    steps = origin(400, roots=(A, B), direct=True)
+    start(steps)
+    for _ in range(20):
+        for link in (A, B):
+            steps.ticks(0.5)
+            steps.sent(link)
+            credit(steps, link, owned(steps, link)[0])
+    assert steps.state.counters.chunks_direct == 0
+
+
+def test_copies_are_sent_only_while_a_link_takes_them() -> None:
+    steps = origin(400, roots=(A, B), direct=True)
+    start(steps)
+    steps.sent(A, B)
+    steps.ticks(10.0)  # neither link takes anything any more
+    assert steps.state.counters.chunks_direct == 0
+
+
 def test_without_direct_copies_in_the_plan_nothing_is_copied() -> None:
     steps = origin(roots=(A,))
     start(steps)

@@ -171,17 +171,19 @@ def test_bits_name_the_same_indices_as_sets(size: int, data: st.DataObject) -> N
 
 def test_the_pace_of_an_uplink_leaves_out_the_time_without_chunks() -> None:
     pace = UplinkPace()
+    pace.given(1000)
     for start in (0.0, 100.0, 1000.0):
         pace.begins(start)
         for number in range(1, 4):
-            pace.left(start + 0.5 * number)
+            pace.left(1000, start, start + 0.5 * number)
     assert pace.chunk_s == pytest.approx(0.5)
 
 
 def test_an_uplink_from_which_nothing_leaves_is_as_slow_as_that_shows() -> None:
     pace = UplinkPace()
+    pace.given(1000)
     pace.begins(0.0)
-    pace.left(0.5)
+    pace.left(1000, 0.0, 0.5)
     assert pace.chunk_s_at_least(0.0, 0.7) == pytest.approx(0.5)
     assert pace.chunk_s_at_least(0.0, 2.0) == pytest.approx(1.5)
     assert pace.chunk_s_at_least(1.9, 2.0) == pytest.approx(0.5), "the chunk has only just been given to it"
@@ -189,15 +191,47 @@ def test_an_uplink_from_which_nothing_leaves_is_as_slow_as_that_shows() -> None:
 
 def test_an_uplink_that_collapses_is_known_to_be_slow_after_two_chunks() -> None:
     pace, now = UplinkPace(), 0.0
+    pace.given(1000)
     pace.begins(now)
     for _ in range(20):
         now += 0.005
-        pace.left(now)
+        pace.left(1000, now - 0.005, now)
     for _ in range(2):
         now += 0.05
-        pace.left(now)
+        pace.left(1000, now - 0.005, now)
     assert pace.chunk_s >= 0.025
     for _ in range(40):
         now += 0.005
-        pace.left(now)
+        pace.left(1000, now - 0.005, now)
     assert pace.chunk_s <= 0.006
+
+
+def test_chunks_of_another_size_are_expected_to_take_as_long_for_each_byte() -> None:
+    """A delta's chunks are small: those of the keyframe that comes after it take a hundred times as long."""
+    pace = UplinkPace()
+    pace.given(8_000)
+    pace.begins(0.0)
+    pace.left(8_000, 0.0, 0.001)
+    pace.left(8_000, 0.0, 0.002)
+    pace.given(1_000_000)
+    assert pace.chunk_s == pytest.approx(0.125)
+    assert pace.transit_s == pytest.approx(0.15)
+    pace.left(8_000, 0.0, 0.003)  # the last small one leaves after that
+    assert pace.chunk_s == pytest.approx(0.125)
+    pace.left(1_000_000, 0.003, 0.153)
+    assert pace.chunk_s == pytest.approx(0.1275)
+
+
+def test_a_chunk_that_waits_for_the_other_end_does_not_make_all_others_seem_slow() -> None:
+    pace, now = UplinkPace(), 0.0
+    pace.given(1000)
+    pace.begins(now)
+    for _ in range(20):
+        now += 0.1
+        pace.left(1000, now - 0.3, now)
+    pace.left(1000, now - 60.0, now)
+    assert pace.transit_s <= 0.6
+    for _ in range(20):
+        now += 0.1
+        pace.left(1000, now - 0.3, now)
+    assert pace.transit_s == pytest.approx(0.3, rel=0.05)
