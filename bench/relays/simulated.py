@@ -35,11 +35,13 @@ class Simulated:
     Args:
         mib: default size of a version.
         faults: given the nodes, the own bound of the fastest receivers in seconds, and randomness, what happens.
+        chunk_bytes: size of its chunks: those of a version of gigabytes have 1 MiB.
     """
 
     nodes: tuple[Node, ...]
     mib: float
     faults: Troubles = lambda _nodes, _fastest_s, _chance: []
+    chunk_bytes: int = _CHUNK_BYTES
 
 
 def _unequal(peers: int) -> tuple[Node, ...]:
@@ -95,6 +97,7 @@ SIMULATED = {
     "homes12-clean": Simulated(SCENARIOS["homes12"], 32.0),
     "homes12-churn": Simulated((*SCENARIOS["homes12"], Node(40, 100, 15)), 32.0, _churn),
     "site8": Simulated(_SITE8, 32.0),
+    "wan-large": Simulated(SCENARIOS["wan"], 768.0, chunk_bytes=1 << 20),
     # Eight peers and the source are 41 ms and more from the one that joins, eight others 4 ms.
     "join-near": Simulated((replace(_FAR, up_mbit_s=50), *(_FAR,) * 8, *(_NEAR,) * 9), 64.0, _join_late),
     "trees60": Simulated(_unequal(60), 16.0),
@@ -119,7 +122,7 @@ def run(name: str, size_bytes: int, runs: int, scale: float, told: Callable[[str
     """
     case = SIMULATED[name]
     nodes = tuple(node.scaled(scale) for node in case.nodes)
-    results = [_simulate(nodes, size_bytes, case.faults, seed) for seed in range(runs)]
+    results = [_simulate(nodes, size_bytes, case, seed) for seed in range(runs)]
     ratios = [result.own_ratios(size_bytes) for result in results]
     for result, own in zip(results, ratios, strict=True):
         told(_line(result, own))
@@ -140,14 +143,14 @@ def run(name: str, size_bytes: int, runs: int, scale: float, told: Callable[[str
     return figures | _slow_receivers(nodes, ratios)
 
 
-def _simulate(nodes: Sequence[Node], size_bytes: int, faults: Troubles, seed: int) -> Result:
+def _simulate(nodes: Sequence[Node], size_bytes: int, case: Simulated, seed: int) -> Result:
     fastest_s = min(own_bounds_s(size_bytes, nodes).values())
     return broadcast(
         nodes,
         size_bytes,
-        _CHUNK_BYTES,
+        case.chunk_bytes,
         _SETTINGS,
-        faults(nodes, fastest_s, Random(seed)),
+        case.faults(nodes, fastest_s, Random(seed)),
         plan=CoordinatorPlans(nodes),
         warm_up=False,
         seed=seed,

@@ -25,6 +25,7 @@ def test_scenarios_are_emulated_or_simulated() -> None:
         "homes12-clean": 12,
         "homes12-churn": 13,
         "site8": 11,
+        "wan-large": 8,
         "join-near": 17,
         "trees60": 60,
         "trees60-slow": 60,
