@@ -1,4 +1,4 @@
-"""Index the attempts in flight of a book of leases: by lease and sample, by peer, and in the order of their deadlines.
+"""Index the attempts in flight of a book of leases: by lease and sample, by peer, and by deadline.
 
 The book of training's leases and that of evaluations are built on it: expiry and revocation follow the same rules.
 """
@@ -6,6 +6,7 @@ The book of training's leases and that of evaluations are built on it: expiry an
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 from coordinator.core.events.actions import Action, RevokeLeases
@@ -45,15 +46,17 @@ class LeaseClock:
         return (now if self._stands_since is None else self._stands_since) - self._stood_s
 
 
-class InFlight(Generic[AttemptT]):
-    """Index the attempts in flight of one book.
+_OVER_MAX = 64  # attempts that are over and still in the order of deadlines, beyond as many as are in flight
 
-    Deadlines are on the clock of leases, and must not decrease from one attempt to the next.
-    """
+
+class InFlight(Generic[AttemptT]):
+    """Index the attempts in flight of one book. Deadlines are on the clock of leases."""
 
     def __init__(self) -> None:
-        self._live: dict[AttemptKey, AttemptT] = {}  # in order of issue, which is the order of deadlines
+        self._live: dict[AttemptKey, AttemptT] = {}  # in order of issue
         self._live_by_peer: dict[PeerId, dict[AttemptKey, AttemptT]] = {}
+        self._deadlines: list[tuple[float, int, AttemptKey]] = []  # a heap of deadline and order of issue
+        self._issued = 0
 
     @property
     def live_count(self) -> int:
@@ -73,12 +76,15 @@ class InFlight(Generic[AttemptT]):
         return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
 
     def expired(self, now: float) -> list[AttemptT]:
-        """Return the attempts in flight whose deadline has passed, oldest first."""
+        """Return the attempts in flight whose deadline has passed, the one that passed first first.
+
+        Each is returned once: the caller ends it.
+        """
         late: list[AttemptT] = []
-        for attempt in self._live.values():
-            if attempt.deadline > now:
-                break
-            late.append(attempt)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            attempt = self._live.get(heappop(self._deadlines)[2])
+            if attempt is not None:
+                late.append(attempt)
         return late
 
     def revocations(self, closed: Iterable[AttemptT], reason: str) -> list[Action]:
@@ -92,6 +98,11 @@ class InFlight(Generic[AttemptT]):
     def _begin_live(self, attempt: AttemptT) -> None:
         self._live[attempt.key] = attempt
         self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
+        self._issued += 1
+        heappush(self._deadlines, (attempt.deadline, self._issued, attempt.key))
+        if len(self._deadlines) > 2 * len(self._live) + _OVER_MAX:
+            self._deadlines = [one for one in self._deadlines if one[2] in self._live]
+            heapify(self._deadlines)
 
     def _end_live(self, attempt: AttemptT) -> None:
         del self._live[attempt.key]
@@ -107,3 +118,4 @@ class InFlight(Generic[AttemptT]):
         held = [key for held in self._live_by_peer.values() for key in held]
         assert len(held) == len(live), "attempts by peer"
         assert live == set(held), "attempts by peer"
+        assert live <= {key for _, _, key in self._deadlines}, "an attempt that never expires"

@@ -151,7 +151,7 @@ class LeaseBook(InFlight[Attempt]):
         first = next(found, None)
         if first is None:
             return None
-        together = takewhile(lambda one: one.deadline == first.deadline, found)
+        together = takewhile(lambda one: one.issued_at == first.issued_at, found)
         return min((first, *together), key=lambda one: (one.group_id, one.sample_index))
 
     def held_count(self, peer_id: PeerId) -> int:

@@ -201,3 +201,19 @@ def test_leases_of_a_peer_that_takes_minutes_do_not_expire() -> None:
             assert only(passes(made, 4.0, "a", "b"), CloseAttempt) == []
         for grant, slot in taken:
             assert len(only(made.handle(received("a", 0, rollout(grant, slot.sample_index))), StoreRollout)) == 1
+
+
+def test_the_long_lease_of_one_peer_keeps_no_later_one_from_expiring() -> None:
+    made = World(heartbeat_timeout_s=1e9, lease_deadline_s=30.0, lease_deadline_most_s=1800.0, groups_per_step=4)
+    made.start("a", "hoarder")
+    made.handle(wants("hoarder", 2))  # before any speed is known
+    made.handle(wants("a", 2))
+    for grant, slot in made.take("a"):
+        made.now += 1.0
+        made.handle(received("a", 0, rollout(grant, slot.sample_index)))
+    made.handle(wants("a", 2))
+    grant, _ = made.take("a")[0]
+    assert (made.grants["hoarder"][0].deadline_s, grant.deadline_s) == (1800.0, 30.0)
+    made.now += 30.0
+    closed = only(made.handle(Tick()), CloseAttempt)
+    assert {(one.lease_id, one.reason) for one in closed} == {(grant.lease_id, "lease_expired")}

@@ -51,9 +51,31 @@ def test_attempts_are_found_by_key_by_peer_and_by_lease(book: InFlight[Attempt])
     assert not book.holds_lease(A, LeaseId(2))
 
 
-def test_the_attempts_whose_deadline_passed_are_the_oldest(book: InFlight[Attempt]) -> None:
+def test_the_attempts_whose_deadline_passed_are_found_once(book: InFlight[Attempt]) -> None:
     assert book.expired(0.5) == []
     assert book.expired(2.0) == list(ATTEMPTS[:3])
+    assert book.expired(2.0) == []
+
+
+def test_a_lease_with_a_long_deadline_hides_none_that_was_issued_later() -> None:
+    book: InFlight[Attempt] = InFlight()
+    slow, quick = Attempt(A, LeaseId(1), 0, deadline=1800.0), Attempt(B, LeaseId(2), 0, deadline=30.0)
+    for attempt in (slow, quick):
+        book._begin_live(attempt)
+    assert book.expired(30.0) == [quick]
+    book._end_live(quick)
+    assert book.expired(1800.0) == [slow]
+
+
+def test_attempts_that_are_over_do_not_pile_up_until_their_deadlines() -> None:
+    book: InFlight[Attempt] = InFlight()
+    for number in range(1000):
+        attempt = Attempt(A, LeaseId(number), 0, deadline=1800.0)
+        book._begin_live(attempt)
+        if number:
+            book._end_live(attempt)
+    assert len(book._deadlines) < 100
+    assert [one.lease_id for one in book.expired(1800.0)] == [0]
 
 
 def test_a_lease_is_revoked_when_none_of_its_slots_continues(book: InFlight[Attempt]) -> None:

@@ -70,9 +70,9 @@ def test_expiry_finds_what_is_due_and_nothing_else() -> None:
 def test_the_oldest_attempt_is_found_among_the_first_groups_only() -> None:
     leases = book()
     groups = [leases.open_group(prompt(number)) for number in range(3)]
-    leases.issue(groups[2], [0], A, deadline=9.0)
-    leases.issue(groups[1], [2], A, deadline=10.0)
-    together = leases.issue(groups[0], [1, 2], B, deadline=10.0)
+    leases.issue(groups[2], [0], A, deadline=9.0, now=0.0)
+    leases.issue(groups[1], [2], A, deadline=10.0, now=1.0)
+    together = leases.issue(groups[0], [1, 2], B, deadline=10.0, now=1.0)
     oldest = [leases.oldest_live(count) for count in range(4)]
     assert [one and one.deadline for one in oldest] == [None, 10.0, 10.0, 9.0]
     assert oldest[2] == together[0]
