@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from learner.training.mesh import placed_params, stacked_params
+from learner.training.mesh import Shapes, placed_params, shapes_of, stacked_params, structs
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.mesh import params_shardings
 from rollcast.policy.norm_noise import norm_noise
@@ -61,10 +62,15 @@ def _laid_out(leaf: jax.Array, where: NamedSharding) -> jax.Array:
 
 def merged_on(mesh: Mesh, config: ModelConfig, base: Params, adapters: Params) -> Params:
     """Return float32 parameters on the mesh in which stacked adapters are part of a stacked base's kernels."""
-    merge = functools.partial(merged_params, config)
-    where = params_shardings(mesh, jax.eval_shape(merge, base, adapters))
-    whole: Params = jax.jit(merge, out_shardings=where)(base, adapters)
+    whole: Params = _merging(mesh, config, shapes_of(base), shapes_of(adapters))(base, adapters)
     return whole
+
+
+@functools.lru_cache(maxsize=1)  # a learner has one model, whose program is compiled once
+def _merging(mesh: Mesh, config: ModelConfig, base: Shapes, adapters: Shapes) -> Any:
+    merge = functools.partial(merged_params, config)
+    where = params_shardings(mesh, jax.eval_shape(merge, structs(base), structs(adapters)))
+    return jax.jit(merge, out_shardings=where)
 
 
 def noisy_scales(mesh: Mesh, config: ModelConfig, base: Params, seed: int, version: int) -> Params:

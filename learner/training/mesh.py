@@ -27,8 +27,10 @@ ROWS = (DATA, FSDP)
 
 # The kinds of placement whose compiled functions are cached; a model has some ten of them.
 _PLACEMENTS_MAX = 256
+_STACKINGS_MAX = 64  # the base of adapters is stacked a kind of tensor at a time
 
 Rows = np.ndarray[Any, Any]
+Shapes = tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
 
 PIECE_BYTES = 2 << 20
 """Approximate limit on the bytes of a tensor that are sent to other processes, or gathered from them, at a time."""
@@ -177,9 +179,24 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
 
 def stacked_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Stack the layers of parameters that are placed on the mesh; memory holds them twice while this runs."""
-    where = params_shardings(mesh, jax.eval_shape(stacked, dict(params)))
-    result: dict[str, jax.Array] = jax.jit(stacked, out_shardings=where)(dict(params))
+    result: dict[str, jax.Array] = _stacking(mesh, shapes_of(params))(dict(params))
     return result
+
+
+# jax keeps what it found out about each function object that it was given, so all versions share one.
+@functools.lru_cache(maxsize=_STACKINGS_MAX)
+def _stacking(mesh: Mesh, shapes: Shapes) -> Any:
+    return jax.jit(stacked, out_shardings=params_shardings(mesh, jax.eval_shape(stacked, structs(shapes))))
+
+
+def shapes_of(params: Mapping[str, Any]) -> Shapes:
+    """Return names, shapes and dtypes of parameters: the key of what is compiled for them."""
+    return tuple((name, leaf.shape, leaf.dtype) for name, leaf in params.items())
+
+
+def structs(shapes: Shapes) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return parameters of these names, shapes and dtypes, without values."""
+    return {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in shapes}
 
 
 def everywhere(array: jax.Array) -> jax.Array:
