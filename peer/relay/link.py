@@ -60,8 +60,12 @@ class RelayLink:
         self._announcements = TokenBucket(_ANNOUNCEMENTS_PER_S, _ANNOUNCEMENTS_AT_ONCE)
 
     def may_announce(self, now: float) -> bool:
-        """Count an announcement; return False if there were too many, because each costs a millisecond to verify."""
-        return self._announcements.take(1, now) <= 0.0
+        """Count an announcement; return False if there were too many, because each costs a millisecond to verify.
+
+        The run's own processes may always announce: the learner waits until the origin holds a version, and would wait
+        in vain for the answer to an announcement that was left out.
+        """
+        return self.link.role in ("learner", "origin") or self._announcements.take(1, now) <= 0.0
 
     def may_ask_for_receipt(self) -> bool:
         """Return whether the other end has not asked for a receipt before."""

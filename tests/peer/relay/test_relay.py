@@ -14,9 +14,11 @@ import pytest
 
 from learner.publishing.growth import Growth, Unsigned
 from learner.publishing.origin_link import OriginLink
+from learner.publishing.push import Push
 from peer.links.gate import NetworkGate
 from peer.links.stream_link import StreamLink
 from peer.links.transport import Link
+from peer.relay import link as relay_link
 from peer.relay.chunk_memory import ChunkMemory
 from peer.relay.core.core import RelayCore
 from peer.relay.core.state.actions import Action
@@ -102,6 +104,24 @@ async def test_the_learner_gets_an_acknowledgement_again_for_a_held_version(tmp_
         await origin.restart()
         await world.push(published)
         assert origin.relay.bytes_received(0) == 0
+
+
+async def test_the_learner_may_push_versions_faster_than_a_peer_may_announce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An announcement that the origin left out would make the learner wait for an answer until it breaks the link."""
+    monkeypatch.setattr(relay_link, "_ANNOUNCEMENTS_AT_ONCE", 0)
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        credentials = world.run.credentials(world.learner.peer_id, "learner")
+        async with await OriginLink.connect(
+            origin.address, origin.peer_id, run_id=world.run.run_id, credentials=credentials
+        ) as link:
+            for version in range(3):
+                published = world.published(version)
+                lists = {(published.version, one): hashes for one, hashes in published.chunk_lists.items()}
+                push = Push(published.announcement, published.version, lists)
+                await link.push(push, lambda _, encoding_id, index, of=published: of.chunk(index, encoding_id))
 
 
 async def test_announcement_and_list_go_ahead_of_the_chunks(tmp_path: Path) -> None:
