@@ -255,6 +255,7 @@ def _assemble(
         samples=SampleBook(folder, config.store.samples_bytes_max),
         with_routes=config.sampling.router_replay,
     )
+    problems.forget_unless(shell.core.state.problems_in_use)
     if problems.environments is not None:
         player = EpisodePlayer(problems.environments, problems.tokenizer, problems.sampled, shell.apply, shell.fail)
         stack.push_async_callback(player.close)  # before the pool, which the problems close

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from coordinator.environments.pool import EnvironmentPool
 from coordinator.ledger.store import ProblemReward
 from coordinator.prompts.evaluation_games import EvaluationGames, Played, cut_newest, split_turns
 from coordinator.prompts.loading import Loaded, TaskLoading
+from coordinator.prompts.sampled import SampledProblems
 from coordinator.prompts.samples import SampleBook, sample_of
 from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
 from coordinator.tasks.build import EVALUATION
@@ -35,7 +35,6 @@ from rollcast.wire.token_ids import unpack_ids
 T = TypeVar("T")
 
 GENERATOR_DEADLINE_S = 120.0  # one request to the task's generator, a cold import included
-PROBLEMS_KEPT = 65_536  # sampled and possibly still to be scored; far more than the core keeps open
 
 
 class Problems:
@@ -64,7 +63,7 @@ class Problems:
         if isinstance(tokenizer, Tokenizer):
             task.scorer.decode_by(tokenizer.to_json())
         self.ends = StopStrings(stop_strings, tokenizer.decode)
-        self._sampled: OrderedDict[str, Problem] = OrderedDict()
+        self._sampled = SampledProblems()
 
     @classmethod
     async def start(
@@ -107,7 +106,7 @@ class Problems:
         problems = cls(tokenizer, task, loading, volatility, config.sampling.stop_strings)
         if task.environments is not None:
             problems._games = _games(config, task.environments, tokenizer)
-        problems._keep(sampled)
+        problems._sampled.keep(sampled)
         return problems
 
     async def failed(self) -> Exception:
@@ -138,7 +137,7 @@ class Problems:
             TaskError: the task has no more usable problems.
         """
         sampled = await self._in_thread(lambda mixture: mixture.sample(count, steps))
-        self._keep(one.problem for one in sampled)
+        self._sampled.keep(one.problem for one in sampled)
         return tuple(
             Prompt(
                 one.problem.problem_id,
@@ -157,12 +156,9 @@ class Problems:
             return one.prompt_token_ids
         return tuple(self.tokenizer.encode_rules(data["rules"], data["tools"]))
 
-    def _keep(self, problems: Iterable[Problem]) -> None:
-        for problem in problems:
-            self._sampled[problem.problem_id] = problem
-            self._sampled.move_to_end(problem.problem_id)
-        while len(self._sampled) > PROBLEMS_KEPT:
-            self._sampled.popitem(last=False)
+    def forget_unless(self, in_use: Callable[[], Collection[str]]) -> None:
+        """Keep old problems only while their ids are among those that this returns."""
+        self._sampled.in_use = in_use
 
     def sampled(self, problem_id: str) -> Problem:
         """Return a problem that was sampled, or one without content if it is a slot of a head's."""

@@ -128,6 +128,11 @@ class CoreState:
         self.paused = ""  # why the operator paused the run, empty while it goes on
         self.last_step: Step | None = None  # the first step whose batch is not formed, as the operator ends the run
 
+    def problems_in_use(self) -> set[str]:
+        """Return the ids of the problems that an action may still name: of open and ready groups, and in stock."""
+        in_stock = {prompt.problem_id for prompt in self.prompts.stock}
+        return in_stock | {group.prompt.problem_id for group in self.book}
+
     @property
     def holds_work(self) -> bool:
         """Whether no work for training is given out and no batch formed, because the run is paused or finishing."""

@@ -180,7 +180,7 @@ async def test_where_the_scorer_decodes_no_completion_is_decoded_on_the_loop(mon
     task = ScoredBy(Decoding())
     monkeypatch.setattr(Tokenizer, "decode", lambda *_: pytest.fail("decoded on the loop"))
     problems = Problems(SMALL, task, asyncio.create_task(asyncio.sleep(0)), None)  # type: ignore[arg-type]
-    problems._keep([Problem("p", "1+1=", "2", {})])
+    problems._sampled.keep([Problem("p", "1+1=", "2", {})])
     verdict = await problems.score(RolloutId(1), "p", pack_ids((2, 70_000)))
     await problems.close()
     assert verdict == Scored("rollout 1", Score(1.0, True))

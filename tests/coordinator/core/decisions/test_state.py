@@ -28,6 +28,18 @@ def test_places_of_groups_that_will_come_too_late_are_not_counted_once_the_learn
     assert Pacing(state, 0.0).step_of_turn(8) == 2
 
 
+def test_problems_are_in_use_while_they_are_in_stock_or_in_a_group() -> None:
+    state = CoreState(settings())
+    state.prompts.ask(4)
+    state.prompts.supplied([prompt(0), prompt(1)])
+    taken = state.prompts.take()
+    assert taken is not None
+    group = state.book.open_group(taken)
+    assert state.problems_in_use() == {"problem-0", "problem-1"}
+    state.drop_group(group, [], "group_stale")
+    assert state.problems_in_use() == {"problem-1"}
+
+
 def test_closing_notifies_each_holder_once_and_counts_for_it() -> None:
     state = CoreState(settings(samples_per_group=4))
     group = state.book.open_group(prompt(0))
