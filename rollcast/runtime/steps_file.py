@@ -8,6 +8,7 @@ skip every line that is not an object with an integer ``step``.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,4 +87,4 @@ def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and isinstance(found.get("step"), int):
-            yield found
+            yield {sys.intern(name): value for name, value in found.items()}  # all lines have the same fifty names

@@ -21,6 +21,16 @@ def test_what_is_no_step_is_passed_over_and_a_file_that_shrank_read_anew(tmp_pat
     assert file.steps == [{"step": 7}]
 
 
+def test_steps_share_the_names_of_their_figures(tmp_path: Path) -> None:
+    """A coordinator keeps the steps of a run for its dashboard, and names take more memory than the figures."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "reward_mean": 0.5}\n{"step": 2, "reward_mean": 0.5}\n')
+    file = StepsFile(path)
+    file.refresh()
+    first, second = file.steps
+    assert all(one is other for one, other in zip(first, second, strict=True))
+
+
 def test_a_missing_file_has_no_steps_and_an_unreadable_one_is_an_error(tmp_path: Path) -> None:
     file = StepsFile(tmp_path / "none")
     file.refresh()
