@@ -161,7 +161,7 @@ def digest_elsewhere(seed: int, hash_seed: str) -> str:
 
 #: Digests of all that happened, by seed of the standard mix; the last has a standby, and cells. A change that shall not
 #: change what the cores decide, or the model of anything around them, leaves these as they are.
-DIGESTS = {0: "61d13e4c2aebb6c2", 1: "3cbf92cd0761ce7a", 2: "abcf040197dc7458"}
+DIGESTS = {0: "61d13e4c2aebb6c2", 1: "66c5555e59b0fc0c", 2: "abcf040197dc7458"}
 
 
 @pytest.mark.sim
@@ -184,7 +184,7 @@ def test_a_simulation_that_ends_during_bad_weather_leaves_the_next_one_its_own()
 
 @pytest.mark.sim
 def test_a_large_fleet_on_the_time_scale_of_real_runs_stays_the_same() -> None:
-    assert simulate(realistic(40), 1, seconds=400.0).digest == "8ed2e3b5f67e9019"
+    assert simulate(realistic(40), 1, seconds=400.0).digest == "94d40b0404e0ef45"
 
 
 @pytest.mark.sim

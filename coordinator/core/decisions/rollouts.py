@@ -301,7 +301,7 @@ class Rollouts:
         reputation.returns = 0
         member = members.get(attempt.peer_id)
         most = self._state.most_held(0 if member is None else member.concurrent_rollouts)
-        members.delivered(attempt, self._state.allowances, most)
+        members.delivered(attempt, self._state.allowances, most, self._state.now)
 
     # ---------------------------------------------------------------- answers to uploads
 

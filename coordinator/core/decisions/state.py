@@ -24,7 +24,7 @@ from coordinator.core.events.episode_events import CloseEpisode, OpenEpisode
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.core.leases.attempts import Attempt
 from coordinator.core.leases.batches import Batches, Usefulness
-from coordinator.core.leases.drop_counts import LOST, TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.core.leases.drop_counts import LOST, OVERTAKEN, TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.core.leases.episodes import EpisodeBook, Game
 from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.forecast import Forecast
@@ -173,11 +173,17 @@ class CoreState:
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         """Close a live attempt that ended without a rollout; its slot will be issued again."""
         self.book.close(attempt)
+        overtaken = reason in OVERTAKEN and self._lasted_long(attempt)
         if reason in TOO_SLOW:
             self.forecast.gave_up(attempt, self.now)
-        if reason in LOST and attempt.load:  # not if an earlier coordinator issued it, at a time that is not known
-            self.members.lost(attempt, self.allowances, self.now)
+        if (reason in LOST or overtaken) and attempt.load:  # not if an earlier coordinator issued it, at an unknown time
+            self.members.lost(attempt, self.allowances, self.now, overtaken=overtaken)
         return self._drop(attempt, reason)
+
+    def _lasted_long(self, attempt: Attempt) -> bool:
+        """Whether an attempt lasted longer than its peer's attempts usually do."""
+        typical_s = self.forecast.typical_s(attempt.peer_id, attempt.load, self.now)
+        return typical_s is not None and self.now - attempt.issued_at > typical_s
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, notify_peers: bool) -> list[Action]:
         """Close live attempts. ``notify_peers``: whether to revoke the leases at peers that cannot know of it."""

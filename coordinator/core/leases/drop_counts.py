@@ -35,6 +35,9 @@ TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_st
 #: Reasons that lower what the attempt's peer may hold: nothing useful came of its lease.
 LOST: frozenset[DropReason] = frozenset({"lease_expired", "malformed", "older_version"})
 
+#: Reasons that do so too, if the attempt lasted longer than its peer's usually do.
+OVERTAKEN: frozenset[DropReason] = frozenset({"group_stale", "late_duplicate"})
+
 #: Why the attempt of a turn is closed when its episode goes on; it is counted as a turn, not as dropped.
 NEXT_TURN = "next_turn"
 

@@ -3,6 +3,8 @@
 A member that computes nothing may ask for any number of slots, and each slot that it holds is missing from the batch
 until its lease expires. So capacity starts slowly, grows with each accepted rollout and is halved when leases expire,
 like a congestion window (RFC 5681, section 3.1): what an identity wastes is at most what it delivered, and a constant.
+Deadlines leave time for the longest rollout, and second attempts or the age of a group end most idle attempts long
+before. So being overtaken costs something too: see Earned.overtaken.
 New identities are cheap, so those of one invite that have delivered nothing yet share one allowance.
 
 While no other one delivers a peer has its fair share at least: there is no one else to do its work.
@@ -32,16 +34,17 @@ class Earned:
     has_delivered: bool = False
     losses: int = 0  # times in a row that leases were lost since something was delivered
     lost_at: float = -math.inf
+    delivered_at: float = -math.inf
 
     @property
     def works(self) -> bool:
         """Whether the last thing that it did with a lease was to deliver."""
         return self.has_delivered and not self.losses
 
-    def delivered(self, first: int, most: int) -> None:
+    def delivered(self, first: int, most: int, now: float) -> None:
         """Count an accepted rollout: one slot more, up to ``most``. ``first`` is what it may hold at the beginning."""
         self.slots = min(max(self.slots or first, 1) + 1.0, max(most, 1))
-        self.has_delivered, self.losses = True, 0
+        self.has_delivered, self.losses, self.delivered_at = True, 0, now
 
     def lost(self, issued_at: float, first: int, now: float) -> bool:
         """Count a lease that expired, or whose rollout was malformed. Returns whether this halved what it may hold.
@@ -54,6 +57,17 @@ class Earned:
         self.losses += 1
         self.lost_at = now
         return True
+
+    def overtaken(self, issued_at: float, first: int, now: float) -> bool:
+        """Count a lease that lasted longer than usual until another peer was first, or its group was too old.
+
+        It is lost if nothing was delivered since it was issued; else it costs the slot that one delivery earns. Returns
+        whether it was lost.
+        """
+        if self.delivered_at < issued_at:
+            return self.lost(issued_at, first, now)
+        self.slots = max(1.0, self.slots - 1.0)
+        return False
 
     def rest_s(self, lease_deadline_s: float) -> float:
         """Return the seconds without work that follow the newest loss; doubled with each loss in a row."""

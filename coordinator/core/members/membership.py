@@ -369,22 +369,24 @@ class Members:
             newcomers = self._newcomers[invite] = Earned()
         return newcomers
 
-    def delivered(self, attempt: Attempt, allowances: Allowances, most: int) -> None:
+    def delivered(self, attempt: Attempt, allowances: Allowances, most: int, now: float) -> None:
         """Count an accepted rollout. ``most``: slots that any peer can use, by what it says of itself."""
         self._delivered += 1
-        self.reputation(attempt.peer_id).earned.delivered(allowances.first, most)
+        self.reputation(attempt.peer_id).earned.delivered(allowances.first, most, now)
         if attempt.on_trial:
-            self.newcomers(attempt.invite).delivered(allowances.most_in_flight, allowances.most_in_flight)
+            most_in_flight = allowances.most_in_flight
+            self.newcomers(attempt.invite).delivered(most_in_flight, most_in_flight, now)
         self._note_work(attempt.peer_id)
 
-    def lost(self, attempt: Attempt, allowances: Allowances, now: float) -> None:
-        """Count a lease that expired, or whose rollout was malformed."""
-        if self.reputation(attempt.peer_id).earned.lost(attempt.issued_at, allowances.first, now):
+    def lost(self, attempt: Attempt, allowances: Allowances, now: float, *, overtaken: bool = False) -> None:
+        """Count a lease that expired, or whose rollout was malformed; ``overtaken``: see Earned.overtaken."""
+        count = Earned.overtaken if overtaken else Earned.lost
+        if count(self.reputation(attempt.peer_id).earned, attempt.issued_at, allowances.first, now):
             self._lost[attempt.peer_id] = None
         if attempt.on_trial:
             newcomers = self.newcomers(attempt.invite)
             first = min(allowances.most_in_flight, allowances.most_on_trial(newcomers))
-            newcomers.lost(attempt.issued_at, int(first), now)
+            count(newcomers, attempt.issued_at, int(first), now)
         self._note_work(attempt.peer_id)
 
     def take_trial_line(self, count: int) -> list[PeerId]:

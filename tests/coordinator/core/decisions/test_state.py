@@ -88,3 +88,25 @@ def test_a_lease_expires_after_four_times_what_its_peer_needs_for_the_longest_ro
     assert state.lease_deadline_s(A, 4, 8) == 80.0
     assert state.lease_deadline_s(A, 1, 8) == 30.0, "the least"
     assert state.lease_deadline_s(A, 4, 800) == 1800.0, "the most"
+
+
+def test_an_attempt_that_is_overtaken_after_long_costs_what_its_peer_may_hold() -> None:
+    """Deadlines of many minutes never pass where second attempts, or the age of the group, come first."""
+    state = CoreState(settings(lease_deadline_s=30.0, lease_deadline_most_s=1800.0))
+    group = state.book.open_group(prompt(0))
+    (attempt,) = state.book.issue(group, [0], A, deadline=1e9, now=0.0, load=1)
+    state.forecast.answered(attempt, 20.0, 8)
+    earned = state.members.reputation(A).earned
+    earned.delivered(16, 64, 20.0)
+    state.book.close(attempt)
+
+    def overtaken(issued_at: float, now: float) -> float:
+        (idle,) = state.book.issue(group, [0], A, deadline=1e9, now=issued_at, load=1)
+        state.now = now
+        state.close_attempt(idle, "late_duplicate")
+        return earned.slots
+
+    assert overtaken(30.0, 40.0) == 17.0, "no longer than its attempts usually take"
+    assert overtaken(10.0, 40.0) == 16.0, "it delivered meanwhile"
+    assert overtaken(30.0, 90.0) == 8.0
+    assert earned.losses == 1

@@ -23,7 +23,7 @@ def test_what_a_peer_may_hold_starts_at_its_fair_share_and_grows_with_what_it_de
     earned, four = Earned(), allowances()
     assert (four.first, four.most_of(earned)) == (128, 128)
     for _ in range(100):
-        earned.delivered(four.first, 200)
+        earned.delivered(four.first, 200, 0.0)
     assert four.most_of(earned) == 200, "more than it can use is of no use"
     assert allowances(workers=1000).first == 2 * 8, "a few whole groups"
 
@@ -37,11 +37,23 @@ def test_it_is_halved_once_for_all_leases_that_a_machine_loses_at_once() -> None
     assert (earned.slots, earned.losses) == (1.0, 8)
 
 
+def test_being_overtaken_halves_it_unless_something_was_delivered_meanwhile() -> None:
+    earned = Earned(slots=16.0, has_delivered=True, delivered_at=10.0)
+    assert not earned.overtaken(issued_at=9.0, first=128, now=20.0)
+    assert (earned.slots, earned.losses, earned.works) == (15.0, 0, True), "what one delivery earns"
+    assert earned.overtaken(issued_at=11.0, first=128, now=20.0)
+    assert not earned.overtaken(issued_at=12.0, first=128, now=21.0), "of the same loss"
+    assert (earned.slots, earned.losses, earned.works) == (7.5, 1, False)
+    spent = Earned(slots=1.0, has_delivered=True, delivered_at=10.0)
+    assert not spent.overtaken(issued_at=9.0, first=128, now=20.0)
+    assert spent.slots == 1.0
+
+
 def test_peers_that_lose_leases_again_and_again_rest_ever_longer_until_they_deliver() -> None:
     rests = [Earned(losses=times).rest_s(30.0) for times in range(12)]
     assert rests == [0.0, 0.0, 0.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 960.0, 960.0, 960.0]
     earned = Earned(slots=1.0, losses=9)
-    earned.delivered(128, 128)
+    earned.delivered(128, 128, 0.0)
     assert (earned.slots, earned.losses, earned.works) == (2.0, 0, True)
 
 
@@ -181,7 +193,7 @@ def test_no_peer_makes_a_whole_group_while_another_one_is_idle() -> None:
     names = [f"p{number}" for number in range(16)]
     world = World(groups_per_step=4, samples_per_group=4, staleness_limit=1, steps=1000)
     for name in names:
-        world.core.state.members.reputation(PeerId(name)).earned.delivered(8, 8)
+        world.core.state.members.reputation(PeerId(name)).earned.delivered(8, 8, 0.0)
     world.start(*names)
     state = world.core.state
     assert state.allowances.are_shared
