@@ -176,7 +176,7 @@ class CoreState:
         overtaken = reason in OVERTAKEN and self._lasted_long(attempt)
         if reason in TOO_SLOW:
             self.forecast.gave_up(attempt, self.now)
-        if (reason in LOST or overtaken) and attempt.load:  # not if an earlier coordinator issued it, at an unknown time
+        if (reason in LOST or overtaken) and attempt.load:  # not if an earlier coordinator issued it
             self.members.lost(attempt, self.allowances, self.now, overtaken=overtaken)
         return self._drop(attempt, reason)
 
