@@ -96,6 +96,7 @@ _SITE8 = (
 SIMULATED = {
     "homes12-clean": Simulated(SCENARIOS["homes12"], 32.0),
     "homes12-churn": Simulated((*SCENARIOS["homes12"], Node(40, 100, 15)), 32.0, _churn),
+    "homes12-large": Simulated(SCENARIOS["homes12"], 64.0, chunk_bytes=128 << 10),
     "site8": Simulated(_SITE8, 32.0),
     "wan-large": Simulated(SCENARIOS["wan"], 768.0, chunk_bytes=1 << 20),
     # Eight peers and the source are 41 ms and more from the one that joins, eight others 4 ms.

@@ -8,11 +8,15 @@ from peer.relay.core import forwarding, reports
 from peer.relay.core.catch_up import asked_for
 from peer.relay.core.state.actions import SendCancel, SendDecline, SendHave
 from peer.relay.core.state.events import CancelReceived, RequestReceived, WantReceived
-from peer.relay.core.state.relay_state import RelayState
+from peer.relay.core.state.relay_state import EncodingState, RelayState
 
 # Requests are declined while more waits than leaves within _ANSWERED_WITHIN_S, and more chunks than _ANSWERS_LEAST.
 _ANSWERED_WITHIN_S = 0.3
 _ANSWERS_LEAST = 4
+# Where chunks take long, a relay lets requests wait for as long as so many chunks take to come to itself: peers with
+# slow downlinks, which get everything by request, would get nothing until all others have theirs. An origin does not:
+# the whole broadcast waits for its uplink.
+_ANSWERED_WITHIN_CHUNKS = 20
 
 
 def want_received(state: RelayState, event: WantReceived) -> None:
@@ -51,7 +55,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
     if forwarding.answers_left(encoding, link.peer_id).take(0, state.now_s) > 0.0:
         state.do(SendCancel(link.link, event.key, "requested too often"))
         return
-    room = min(state.settings.pulls_most - sum(map(len, link.pulls.values())), _room_for_answers(state))
+    room = min(state.settings.pulls_most - sum(map(len, link.pulls.values())), _room_for_answers(state, encoding))
     theirs = state.theirs(link, encoding)
     offered = [index for index in event.indices if index in encoding.have]
     held, declined = offered[: max(0, room)], offered[max(0, room) :]
@@ -68,7 +72,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
         reports.report(state, link, encoding)
 
 
-def _room_for_answers(state: RelayState) -> int:
+def _room_for_answers(state: RelayState, encoding: EncodingState) -> int:
     """Return how many more requested chunks leave this uplink soon; others are better asked of another holder.
 
     What waits for another end does not count: the link to a dead child may stay open, with copies for it, for seconds.
@@ -82,7 +86,10 @@ def _room_for_answers(state: RelayState) -> int:
         for link in state.links.values()
         if not link.in_transport or link.given_at_s >= since_s
     )
-    return max(_ANSWERS_LEAST, int(_ANSWERED_WITHIN_S / chunk_s)) - waiting
+    within_s = _ANSWERED_WITHIN_S
+    if state.settings.role != "origin":
+        within_s = max(within_s, _ANSWERED_WITHIN_CHUNKS * encoding.known_pace_s(state.now_s))
+    return max(_ANSWERS_LEAST, int(within_s / chunk_s)) - waiting
 
 
 def cancel_received(state: RelayState, event: CancelReceived) -> None:

@@ -24,6 +24,7 @@ def test_scenarios_are_emulated_or_simulated() -> None:
     assert {name: len(one.nodes) - 1 for name, one in SIMULATED.items()} == {
         "homes12-clean": 12,
         "homes12-churn": 13,
+        "homes12-large": 12,
         "site8": 11,
         "wan-large": 8,
         "join-near": 17,

@@ -1,4 +1,7 @@
-"""Tell which chunks are late: pushing should have brought them by now, as far as is usual on this peer."""
+"""Tell which chunks are late: pushing should have brought them by now, as far as is usual on this peer.
+
+And how long a source may be silent that was asked for them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ _FRONTIERS_MOST = 512
 # In the last share of an encoding a chunk is late as soon as it is further behind than any chunk was lately: nothing
 # comes after it that would hide the wait. Sooner, everything that is on its way down a tree would be requested as well.
 _END_SHARE = 0.02
+# A source is silent after the time in which so many chunks usually come, where that is longer than the stall timeout,
+# and after _STALL_TIMES_MOST times that timeout at the latest.
+_STALL_CHUNKS = 16
+_STALL_TIMES_MOST = 4.0
 
 
 def note_arrival(encoding: EncodingState, index: int, now: float) -> None:
@@ -79,3 +86,12 @@ def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
     if any(source.claims_all for source in encoding.sources.values()):
         return settings.late_s_least  # whatever was still to be pushed, it can be requested now
     return max(settings.late_s_least, min(settings.stall_timeout_s, _usual_s(encoding, state.now_s)))
+
+
+def stalled_after_s(state: RelayState, encoding: EncodingState, now: float) -> float:
+    """Return after how many seconds without a chunk a source, or all of them, count as silent.
+
+    Where chunks take long, sources that are only slow would be given up, and further holders dialled in their place.
+    """
+    stall_s = state.settings.stall_timeout_s
+    return min(_STALL_TIMES_MOST * stall_s, max(stall_s, _STALL_CHUNKS * encoding.known_pace_s(now)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.relay.core.pulling.late import expects_pushes, late_below
+from peer.relay.core.pulling.late import expects_pushes, late_below, stalled_after_s
 from peer.relay.core.pulling.requests import request_all
 from peer.relay.core.pulling.sources import ask_again, ask_next, may_be_on_disk, search_further, want, want_from_all
 from peer.relay.core.state.actions import SendCancel
@@ -16,10 +16,6 @@ from peer.relay.core.state.relay_state import EncodingState, RelayState
 _BUSY_S = 0.3
 _BUSY_DOUBLINGS_MOST = 3
 _BUSY_CHUNKS_MOST = 8
-# A source is silent after the time in which so many chunks usually come, where that is longer than the stall timeout,
-# and after _STALL_TIMES_MOST times that timeout at the latest.
-_STALL_CHUNKS = 16
-_STALL_TIMES_MOST = 4.0
 
 
 def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
@@ -36,7 +32,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
             return
         encoding.pulling = True
         want_from_all(state, encoding, now)
-    if now - encoding.searched_at_s >= _stalled_after_s(state, encoding, now):
+    if now - encoding.searched_at_s >= stalled_after_s(state, encoding, now):
         search_further(state, encoding, now)
     elif _give_up_on_silent(state, encoding, now):
         ask_next(state, encoding, now)
@@ -48,22 +44,13 @@ def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -
 
     Chunks that come from elsewhere must not hide that a source is silent, so each source has its own clock.
     """
-    silent_since_s = now - _stalled_after_s(state, encoding, now)
+    silent_since_s = now - stalled_after_s(state, encoding, now)
     silent = [
         one for one, source in encoding.sources.items() if source.requested and source.answered_at_s <= silent_since_s
     ]
     for link_id in silent:
         want(state, encoding, state.links[link_id], now)
     return bool(silent)
-
-
-def _stalled_after_s(state: RelayState, encoding: EncodingState, now: float) -> float:
-    """Return after how many seconds without a chunk a source, or all of them, count as silent.
-
-    Where chunks take long, sources that are only slow would be given up, and further holders dialled in their place.
-    """
-    stall_s = state.settings.stall_timeout_s
-    return min(_STALL_TIMES_MOST * stall_s, max(stall_s, _STALL_CHUNKS * encoding.known_pace_s(now)))
 
 
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:

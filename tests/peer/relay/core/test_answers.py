@@ -20,6 +20,19 @@ def test_requests_that_would_wait_for_long_are_declined() -> None:
     assert actions == [SendDecline(LinkId(OTHER), KEY, tuple(range(4, 10))), answer(OTHER, 0)]
 
 
+def test_where_chunks_take_long_more_requests_may_wait() -> None:
+    """With one a second, all waits for seconds; a peer with a slow downlink would get nothing."""
+    steps = relay()
+    for index in range(20):
+        steps.now += 1.0
+        steps.chunk(ORIGIN, index, NO_STRIPE)
+    steps.state.uplink.chunk_s = 0.5
+    pace_s = steps.state.encodings[KEY].known_pace_s(steps.now)
+    assert 0.9 <= pace_s <= 1.1
+    actions = steps.tell(RequestReceived(LinkId(OTHER), KEY, tuple(range(20))))
+    assert actions == [answer(OTHER, 0)]
+
+
 def test_the_list_is_sent_at_every_request() -> None:
     steps = relay()
     for _ in range(2):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from peer.relay.core.pulling.late import stalled_after_s
 from peer.relay.core.state.actions import (
     Action,
     BeginStore,
@@ -188,3 +191,19 @@ def test_chunks_beyond_the_newest_are_requested_however_late_chunks_usually_are(
         for index in list(source.requested) if source else []:
             steps.chunk(A, index)
     assert steps.state.encodings[KEY].phase == "finishing"
+
+
+def test_where_chunks_take_long_a_source_may_be_silent_for_longer() -> None:
+    """A chunk of a megabyte takes seconds through a slow downlink that several sources share."""
+    steps = peer(pushed=False)
+    has(steps, A, chunks=CHUNKS, complete=True)
+    encoding = steps.state.encodings[KEY]
+    assert stalled_after_s(steps.state, encoding, steps.now) == 3.0
+    for index in range(20):
+        steps.now += 0.5
+        steps.chunk(A, index)
+    assert stalled_after_s(steps.state, encoding, steps.now) == pytest.approx(8.0)
+    for index in range(20, 60):
+        steps.now += 2.0
+        steps.chunk(A, index)
+    assert stalled_after_s(steps.state, encoding, steps.now) == 12.0, "at most"
