@@ -209,26 +209,29 @@ def _usual_service_s(encoding: EncodingState) -> float:
 def _asked(state: RelayState, encoding: EncodingState, usual_s: float, now: float) -> tuple[int, int]:
     """Return the requested chunks, and those of them that are late wherever they were requested, as bits."""
     asked = patient = 0
+    ending = encoding.chunk_count - encoding.have.count <= len(encoding.sources)
+    most_s = stalled_after_s(state, encoding, now)
     for source in encoding.sources.values():
         if not source.requested:
             continue
         asked |= encoding.have.bits_of(source.requested)
-        limit_s = _hedge_after_s(state, encoding, source, usual_s, now)
+        limit_s = _hedge_after_s(source, usual_s, most_s, ending)
         if now - next(reversed(source.requested.values())) <= limit_s:
             patient |= encoding.have.bits_of([i for i, at_s in source.requested.items() if now - at_s <= limit_s])
     return asked, asked & ~patient
 
 
-def _hedge_after_s(state: RelayState, encoding: EncodingState, source: Source, usual_s: float, now: float) -> float:
+def _hedge_after_s(source: Source, usual_s: float, most_s: float, ending: bool) -> float:
     """Return the seconds after which a chunk requested from a source is requested from another one as well.
 
     Args:
         usual_s: the usual service time of sources. At the end it counts for all: others are idle then.
+        most_s: after this long a source counts as silent.
     """
-    if encoding.chunk_count - encoding.have.count <= len(encoding.sources):
+    if ending:
         return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * usual_s)
     late_s = source.window.late_after_s or _HEDGE_SERVICES_UNKNOWN * usual_s
-    return max(_HEDGE_S_LEAST, min(stalled_after_s(state, encoding, now), late_s))
+    return max(_HEDGE_S_LEAST, min(most_s, late_s))
 
 
 def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: int, most: int) -> list[int]:

@@ -189,20 +189,22 @@ def test_an_uplink_from_which_nothing_leaves_is_as_slow_as_that_shows() -> None:
     assert pace.chunk_s_at_least(1.9, 2.0) == pytest.approx(0.5), "the chunk has only just been given to it"
 
 
+def leaves(pace: UplinkPace, count: int, began_s: float, *, every_s: float, transit_s: float) -> float:
+    """Have chunks of one size leave at equal distances after a time; returns when the last one has left."""
+    for number in range(1, count + 1):
+        now = began_s + number * every_s
+        pace.left(1000, now - transit_s, now)
+    return now
+
+
 def test_an_uplink_that_collapses_is_known_to_be_slow_after_two_chunks() -> None:
-    pace, now = UplinkPace(), 0.0
+    pace = UplinkPace()
     pace.given(1000)
-    pace.begins(now)
-    for _ in range(20):
-        now += 0.005
-        pace.left(1000, now - 0.005, now)
-    for _ in range(2):
-        now += 0.05
-        pace.left(1000, now - 0.005, now)
+    pace.begins(0.0)
+    now = leaves(pace, 20, 0.0, every_s=0.005, transit_s=0.005)
+    now = leaves(pace, 2, now, every_s=0.05, transit_s=0.005)
     assert pace.chunk_s >= 0.025
-    for _ in range(40):
-        now += 0.005
-        pace.left(1000, now - 0.005, now)
+    leaves(pace, 40, now, every_s=0.005, transit_s=0.005)
     assert pace.chunk_s <= 0.006
 
 
@@ -223,15 +225,11 @@ def test_chunks_of_another_size_are_expected_to_take_as_long_for_each_byte() -> 
 
 
 def test_a_chunk_that_waits_for_the_other_end_does_not_make_all_others_seem_slow() -> None:
-    pace, now = UplinkPace(), 0.0
+    pace = UplinkPace()
     pace.given(1000)
-    pace.begins(now)
-    for _ in range(20):
-        now += 0.1
-        pace.left(1000, now - 0.3, now)
+    pace.begins(0.0)
+    now = leaves(pace, 20, 0.0, every_s=0.1, transit_s=0.3)
     pace.left(1000, now - 60.0, now)
     assert pace.transit_s <= 0.6
-    for _ in range(20):
-        now += 0.1
-        pace.left(1000, now - 0.3, now)
+    leaves(pace, 20, now, every_s=0.1, transit_s=0.3)
     assert pace.transit_s == pytest.approx(0.3, rel=0.05)
